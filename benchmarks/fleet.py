@@ -47,12 +47,12 @@ Row = dict[str, Any]
 
 def blobs_of(shapes: dict[str, tuple[int, ...]]) -> list[bytes]:
     """A few updates; devices share them."""
-    from edged.domain.training.weight_deltas import Coding, code
-    from edged.mqtt import update_encoding
+    from edged.domain.training.weight_coding import code
+    from edged.mqtt import weight_encoding
     from tests.fleet.senders import change_of
 
     return [
-        update_encoding.pack(code(change_of(f"b{n}", 1, shapes, 0.002)[0], Coding("int8")))
+        weight_encoding.pack_coded(code(change_of(f"b{n}", 1, shapes, 0.002)[0], "int8"))
         for n in range(DRAWN)
     ]
 

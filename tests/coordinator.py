@@ -24,8 +24,8 @@ from edged.domain.federated.messages import (
     split,
 )
 from edged.domain.federated.signatures import signed
-from edged.domain.training.weight_deltas import decode, fingerprint
-from edged.mqtt import update_encoding, weight_encoding
+from edged.domain.training.weight_coding import decode, fingerprint
+from edged.mqtt import weight_encoding
 from edged.signing import SEALED, Unsealer, sign
 
 if TYPE_CHECKING:
@@ -132,5 +132,5 @@ class Coordinator:
 
 def led_to(base: Weights, blob: bytes) -> Weights:
     """Where an update leads from its base."""
-    change = decode(update_encoding.unpack(blob))
+    change = decode(weight_encoding.unpack_coded(blob))
     return {name: value + change[name] if name in change else value for name, value in base.items()}

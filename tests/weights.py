@@ -17,7 +17,7 @@ from edged.domain.training.training_run import ModelData
 from edged.domain.training.update_manifest import TransferManifest
 from edged.engines.portable.description import Description, base_model
 from edged.errors import CorruptError
-from edged.mqtt import update_encoding, weight_encoding
+from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.models.active_bundle import ActiveBundle
@@ -181,7 +181,7 @@ class Follower:
         except CorruptError:
             self.damaged += 1
             raise
-        self.held = update_encoding.received(manifest, blob)
+        self.held = weight_encoding.received(manifest, blob)
         self.order.append(version)
         with self._lock:
             for name in names:

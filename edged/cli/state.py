@@ -126,7 +126,7 @@ def weights_unpack(
 ) -> None:
     """Check and assemble an update, and write its weights or a model with them."""
     from edged.device.admin.weights import unpacked, write
-    from edged.domain.training.weight_deltas import fingerprint
+    from edged.domain.training.weight_coding import fingerprint
 
     if out is not None:
         check_file(out, force=force)

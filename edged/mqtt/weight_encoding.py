@@ -1,4 +1,8 @@
-"""A weight update: safetensors, compressed with zstd, cut into chunks that fit into MQTT messages."""
+"""Weights on the wire: safetensors, compressed with zstd, cut into chunks that fit into MQTT messages.
+
+A file of coded tensors holds `values/<name>` for each, and with int8 also `scale/<name>`. Whole float32
+weights are plain safetensors, which any reader understands.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from edged.domain.bundle_contents import FileEntry, entry_of
 from edged.domain.training.update_manifest import TransferManifest
-from edged.errors import ConfigError, CorruptError
+from edged.domain.training.weight_coding import Coded, decode, fingerprint
+from edged.errors import ConfigError, CorruptError, StorageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -20,6 +27,9 @@ CODED = "coded+safetensors+zstd"
 MAX_BYTES = 1024**3
 MAX_UPDATE_BYTES = 64 * 1024**2  # of an update or a fleet's model that arrives, also unpacked
 _LEVEL = 3
+_MASKED = "masked"
+# By kind, as numpy codes its types.
+_KINDS = {"values": ("<f4", "|i1"), "scale": ("<f4",)}
 
 
 def pack(parameters: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -80,6 +90,44 @@ def _expanded(blob: bytes, limit: int) -> bytes:
         raise damaged(f"the weights cannot be decompressed: {problem}") from None
 
 
+def pack_coded(coded: Mapping[str, Coded]) -> bytes:
+    """Coded tensors as one compressed blob; the same tensors give the same bytes."""
+    arrays = {f"values/{name}": tensor.values for name, tensor in coded.items()}
+    scales = {f"scale/{name}": tensor.scale for name, tensor in coded.items() if tensor.scale is not None}
+    return compress({**arrays, **scales}, {})
+
+
+def unpack_coded(blob: bytes, limit: int = MAX_BYTES) -> dict[str, Coded]:
+    """Coded tensors from what `pack_coded` made; refuses more than `limit` bytes, unpacked or decoded.
+
+    Raises CorruptError when the blob is damaged, too large, or holds anything else.
+    """
+    arrays, _ = decompress(blob, limit)
+    found = {
+        name.removeprefix("values/"): value for name, value in arrays.items() if name.startswith("values/")
+    }
+    if sum(4 * value.size for value in found.values()) > limit:
+        raise damaged(f"the update decodes to more than {limit} bytes")
+    for name, array in arrays.items():
+        kind, _, parameter = name.partition("/")
+        if parameter not in found or array.dtype.str not in _KINDS.get(kind, ()):
+            raise damaged(f"{name!r} of {array.dtype} is no part of an update")
+    return {name: Coded(value, arrays.get(f"scale/{name}")) for name, value in found.items()}
+
+
+def pack_masked(vector: NDArray[np.uint64]) -> bytes:
+    """A vector under masks as one blob."""
+    return compress({_MASKED: vector.astype("<u8")}, {})
+
+
+def unpack_masked(blob: bytes, size: int) -> NDArray[np.uint64]:
+    """`(size,)` uint64 from what `pack_masked` made; CorruptError when it holds anything else."""
+    found = decompress(blob, 8 * size + 4096)[0].get(_MASKED)
+    if found is None or found.dtype.str != "<u8" or found.shape != (size,):
+        raise damaged(f"the vector is not {size} whole numbers of 64 bits")
+    return found
+
+
 def split(blob: bytes, chunk_bytes: int) -> list[bytes]:
     """Cut data into pieces of at most `chunk_bytes` bytes.
 
@@ -118,3 +166,38 @@ def join(manifest: TransferManifest, chunks: Sequence[bytes]) -> bytes:
 def damaged(what: str) -> CorruptError:
     """The error for an update that is not what was sent."""
     return CorruptError(what, where="weights", remedy="ask for the update again")
+
+
+def received(
+    manifest: TransferManifest, blob: bytes, limit: int = MAX_BYTES
+) -> dict[str, NDArray[np.float32]]:
+    """Return the parameters of an update.
+
+    `blob` is what `join` returns, with at most `limit` bytes when it is unpacked.
+    Raises CorruptError when the update is damaged, or is not the parameters that its manifest names.
+    """
+    if manifest.encoding == ENCODING:
+        parameters, _ = unpack(blob, limit)
+    elif manifest.encoding == CODED:
+        parameters = decode(unpack_coded(blob, limit))
+    else:
+        raise damaged(f"encoding {manifest.encoding!r} is not known here")
+    if manifest.parameters is not None and fingerprint(parameters) != manifest.parameters:
+        raise damaged("the update has other parameters than its manifest names")
+    return parameters
+
+
+def fleet_model(path: Path, expected: str, limit: int) -> dict[str, NDArray[np.float32]]:
+    """The parameters of a fleet's model, as the parts of it were put together.
+
+    Raises StorageError when it cannot be read; CorruptError when it is damaged, larger than `limit` bytes
+    unpacked, or has another fingerprint than `expected`.
+    """
+    try:
+        blob = path.read_bytes()
+    except OSError as problem:
+        raise StorageError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
+    found, _ = unpack(blob, limit)
+    if fingerprint(found) != expected:
+        raise CorruptError("it is not the model that was announced", where=f"model {expected[:12]}")
+    return found

@@ -18,11 +18,11 @@ import numpy as np
 
 from edged.domain.federated.round_orders import KeptUpdate, RoundResult
 from edged.domain.protocols import LearningRate
-from edged.domain.training.weight_deltas import Coding, code, decode, difference
+from edged.domain.training.weight_coding import code, decode, difference
 from edged.errors import NoDataError, RefusedError
-from edged.mqtt import update_encoding
-from edged.mqtt.update_encoding import fleet_model
-from edged.storage.models.sent_updates import RESIDUAL, ROUNDS, SentUpdates
+from edged.mqtt import weight_encoding
+from edged.mqtt.weight_encoding import fleet_model
+from edged.storage.models.sent_updates import SentUpdates
 from edged.trainer.steps import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edged.domain.federated.round_orders import TrainRound
     from edged.domain.protocols import Engine, Throttle
     from edged.domain.stream.sample import Window
-    from edged.domain.training.weight_deltas import Coded
+    from edged.domain.training.weight_coding import Coded
     from edged.storage.samples.log import SampleLog
     from edged.trainer.foreign_weights import WeightImporter
     from edged.trainer.learner import Learner
@@ -132,8 +132,10 @@ class RoundTrainer:
         made = engine.parameters()
         change = difference({name: made[name] for name in self._trainable}, start)
         wanted = clipped(_sum(change, residual), config.clip_norm)
-        coding = Coding("int8" if config.masks is None else "float32")
-        coded = code({name: value for name, value in wanted.items() if value.any()}, coding)
+        coded = code(
+            {name: value for name, value in wanted.items() if value.any()},
+            "int8" if config.masks is None else "float32",
+        )
         sent = decode(coded)
         left_out = difference({name: wanted[name] for name in sent}, sent)
         return RoundContribution(coded, left_out, len(rows), steps, norm(sent))
@@ -176,7 +178,7 @@ class FleetUpdateTrainer:
         seed: int | None = None,
     ) -> None:
         self._device, self._trainer, self._data, self._max_bytes = device, trainer, data, max_bytes
-        self._kept = SentUpdates(state, KeptUpdate, ROUNDS)
+        self._kept = SentUpdates(state)
         self._seed = seed
 
     def contribute(self, order: TrainRound) -> RoundResult:
@@ -190,15 +192,14 @@ class FleetUpdateTrainer:
         upto = self._data.last_seq()
         base = fleet_model(order.model, announced.base.hash, self._max_bytes)
         newest = self._kept.newest()
-        residual = {} if newest is None else newest.held(RESIDUAL)
+        residual = {} if newest is None else newest.residual()
         made = self._trainer.train_round(
             base, announced.config, residual, rng=self._rng(announced.round), seconds=order.seconds
         )
         if not made.coded:
             raise RefusedError("training has changed nothing: there is nothing to send", where="round")
         about = self._about(announced, made, upto)
-        held = {RESIDUAL + name: value for name, value in made.residual.items()}
-        kept = self._kept.add(about, update_encoding.pack(made.coded), held)
+        kept = self._kept.add(about, weight_encoding.pack_coded(made.coded), made.residual)
         return RoundResult(
             run=order.run,
             number=kept.number,

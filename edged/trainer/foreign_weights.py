@@ -13,14 +13,13 @@ import numpy as np
 
 from edged.domain.federated.round_orders import FleetModelResult
 from edged.domain.training.training_run import Candidate, Received
-from edged.domain.training.weight_deltas import fingerprint
-from edged.domain.training.weight_mixing import SHARES, mixed
+from edged.domain.training.weight_coding import fingerprint
 from edged.engines.onnx.exported import parameters_within
 from edged.errors import CorruptError, RefusedError, StorageError
-from edged.mqtt import update_encoding, weight_encoding
+from edged.mqtt import weight_encoding
 from edged.storage.journal.transfers import read_transfer
 from edged.trainer.local_models import FOREIGN, PROBE_ROWS
-from edged.trainer.task import holdout_rows, in_place, loss_of, quality
+from edged.trainer.task import holdout_rows, in_place, quality
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +63,7 @@ class WeightImporter:
         """
         manifest, chunks = read_transfer(order.folder)
         blob = weight_encoding.join(manifest, chunks)
-        weights = self.checked(update_encoding.received(manifest, blob, self._max_bytes))
+        weights = self.checked(weight_encoding.received(manifest, blob, self._max_bytes))
         return self._candidate(order.run, Received(order.folder.name, manifest.sha256), weights)
 
     def import_model(self, order: AdoptModel) -> Candidate:
@@ -111,7 +110,7 @@ class WeightImporter:
         return self._models.champion_parameters() or self._engine.parameters()
 
     def _of_fleet(self, model: Path, expected: str) -> Weights:
-        return self.checked(update_encoding.fleet_model(model, expected, self._max_bytes))
+        return self.checked(weight_encoding.fleet_model(model, expected, self._max_bytes))
 
     def _standing(self, order: TryFleetModel, window: Window) -> Quality | None:
         """Evaluate what the fleet had before; None where that is no longer kept here, or damaged."""
@@ -141,15 +140,6 @@ class WeightImporter:
         if left_out:
             raise RefusedError("the update leaves it out", where=f"parameter {min(left_out)}")
         return {**present, **other}
-
-    def _losses(self, own: Weights, other: Weights, window: Window) -> dict[float, float]:
-        if len(window) == 0:
-            return {}
-        labels, losses = self._task.labels.of(window.y), {}
-        for share in SHARES:
-            with in_place(mixed(own, other, share), self._engine):
-                losses[share] = loss_of(self._engine, window.x, labels)
-        return losses
 
     def _candidate(
         self,

@@ -23,7 +23,7 @@ from edged.clock import SystemClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.federated.round_orders import KeptUpdate
 from edged.storage.models.fleet_models import FleetModels
-from edged.storage.models.sent_updates import ROUNDS, SentUpdates
+from edged.storage.models.sent_updates import SentUpdates
 from edged.storage.outbox.queue import Outbox
 from edged.storage.web_access import Pairing
 from tests.running_device import DAEMONS, Device, Listener, running, wait_until
@@ -83,7 +83,7 @@ def make_state(folder: Path, broker: Mosquitto) -> Path:
     assert pairing.redeem(pairing.new_code(["read"]))
     pairing.new_code(["read", "label"])
     of_round = KeptUpdate("rig", 1, "0" * 32, "0" * 64, 100, 9)
-    with_fleet = SentUpdates(state, KeptUpdate, ROUNDS)
+    with_fleet = SentUpdates(state)
     with_fleet.add(of_round, b"update", {"residual/w": np.zeros(3, np.float32)})
     FleetModels(state).put("0" * 64, b"model")
     outbox = Outbox.open(state / "outbox.db", max_bytes=1 << 20, max_age=1e9, clock=SystemClock())

@@ -18,8 +18,8 @@ from edged.domain.federated.messages import (
     RoundAnnouncement,
     UpdateHeader,
 )
-from edged.domain.training.weight_deltas import Coding, Floats, code, decode
-from edged.mqtt import update_encoding
+from edged.domain.training.weight_coding import Floats, code, decode
+from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def update_of(
     told: RoundAnnouncement, device: str, change: dict[str, Floats], samples: int
 ) -> tuple[UpdateHeader, bytes]:
     """As it is sent."""
-    blob = update_encoding.pack(code(change, Coding("int8")))
+    blob = weight_encoding.pack_coded(code(change, "int8"))
     return UpdateHeader(device, told.round, told.id, told.base.hash, samples, len(blob), "0" * 64), blob
 
 
@@ -221,7 +221,7 @@ def expected_model(
     total = sum(samples for _, samples in drawn)
     out = {}
     for name, value in base.items():
-        decoded = [decode(code({name: change[name]}, Coding("int8")))[name] for change, _ in drawn]
+        decoded = [decode(code({name: change[name]}, "int8"))[name] for change, _ in drawn]
         weighed = [c.astype(np.float64) * n for c, (_, n) in zip(decoded, drawn, strict=True)]
         out[name] = (value + np.sum(weighed, axis=0) / total).astype(np.float32)
     return out

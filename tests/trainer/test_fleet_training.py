@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edged.domain.federated.messages import MaskSettings, RoundSettings
-from edged.domain.training.weight_deltas import added, decode, difference
+from edged.domain.training.weight_coding import added, decode, difference
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError, RefusedError
 from edged.fleet.simulation.devices import Unthrottled

@@ -11,7 +11,7 @@ import numpy as np
 from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement, RoundSettings
 from edged.domain.federated.round_orders import TrainRound
 from edged.domain.stream.sample import Window
-from edged.domain.training.weight_deltas import Coding, code, fingerprint
+from edged.domain.training.weight_coding import code, fingerprint
 from edged.mqtt import weight_encoding
 from edged.trainer.fleet_rounds import FleetUpdateTrainer, LearnerData, RoundContribution, RoundTrainer
 
@@ -52,7 +52,7 @@ class Moving(RoundTrainer):
         self.given.append(residual)
         self.drawn.append(int(rng.integers(2**62)))
         more = {"w": residual.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
-        return RoundContribution(code(MODEL, Coding("int8")), more, 10, 1, 1.0)
+        return RoundContribution(code(MODEL, "int8"), more, 10, 1, 1.0)
 
 
 def announced_model(folder: Path) -> tuple[RoundAnnouncement, Path]:

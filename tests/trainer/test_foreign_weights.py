@@ -12,12 +12,12 @@ import pytest
 
 from edged.clock import VirtualClock
 from edged.domain.training.trainer_messages import AdoptWeights, LogLine
-from edged.domain.training.weight_deltas import Coding, code, decode, fingerprint
+from edged.domain.training.weight_coding import code, decode, fingerprint
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import CorruptError, RefusedError
-from edged.mqtt import update_encoding, weight_encoding
+from edged.mqtt import weight_encoding
 from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.journal.transfers import TransferPurpose, announced
 from edged.storage.models.registry import Registry
@@ -105,8 +105,8 @@ def test_weights_become_the_candidate_as_they_are(bench: Bench) -> None:
 
 
 def test_int8_weights_are_decoded_and_compared_with_their_manifest(bench: Bench) -> None:
-    coded = code(noisy(bench.own(), 0.01), Coding("int8"))
-    blob, weights = update_encoding.pack(coded), decode(coded)
+    coded = code(noisy(bench.own(), 0.01), "int8")
+    blob, weights = weight_encoding.pack_coded(coded), decode(coded)
     manifest = {"encoding": weight_encoding.CODED, "parameters": fingerprint(weights)}
     result = bench.adopter.import_weights(AdoptWeights(7, bench.arrived(manifest, blob)))
     assert fingerprint(bench.model(result)) == fingerprint(weights)

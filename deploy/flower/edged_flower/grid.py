@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 if TYPE_CHECKING:
-    from edged.domain.training.weight_deltas import Floats, Weights
+    from edged.domain.training.weight_coding import Floats, Weights
     from edged.fleet.rules.aggregation import AdmittedUpdate
     from edged.fleet.rules.layout import Layout
 

@@ -14,7 +14,7 @@ from edged_flower.compat import require
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.training.weight_deltas import Weights
+    from edged.domain.training.weight_coding import Weights
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.models import ReducerOf
     from edged.fleet.rules.aggregation import AdmittedUpdate

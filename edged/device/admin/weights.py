@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edged.domain.training.update_manifest import TransferManifest
 from edged.engines.portable.description import Description, base_model
 from edged.errors import ConfigError, RefusedError, StorageError
-from edged.mqtt import update_encoding, weight_encoding
+from edged.mqtt import weight_encoding
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def unpacked(source: Path) -> Weights:
         return _file(source)
     manifest = _manifest(source)
     chunks = [_read(source / str(number)) for number in range(len(manifest.chunks))]
-    return update_encoding.received(manifest, weight_encoding.join(manifest, chunks))
+    return weight_encoding.received(manifest, weight_encoding.join(manifest, chunks))
 
 
 def write(parameters: Weights, out: Path, bundle: Path | None) -> int:

@@ -37,11 +37,10 @@ from edged.domain.federated.masking import (
     to_ring,
 )
 from edged.domain.federated.participation import pause_before
-from edged.domain.training.weight_deltas import decode
+from edged.domain.training.weight_coding import decode
 from edged.errors import RefusedError, RejectedUpdateError
-from edged.mqtt import update_encoding
-from edged.mqtt.update_encoding import fleet_model
-from edged.mqtt.weight_encoding import MAX_BYTES
+from edged.mqtt import weight_encoding
+from edged.mqtt.weight_encoding import MAX_BYTES, fleet_model
 from edged.signing import AgreementKey, decrypt, encrypt, keystream
 
 if TYPE_CHECKING:
@@ -245,9 +244,7 @@ class MaskedRounds:
         elif step == UNMASK:
             self._publish(self._topic(announced, UNMASK), masks.unmask(payload))
 
-    def advance(
-        self, now: float, updates: SentUpdates[KeptUpdate], models: FleetModels
-    ) -> MaskedUpdate | None:
+    def advance(self, now: float, updates: SentUpdates, models: FleetModels) -> MaskedUpdate | None:
         """Say again what has not been heard; the update under masks once it can be made.
 
         Raises RefusedError when its numbers do not fit.
@@ -266,7 +263,7 @@ class MaskedRounds:
         self._sent = True  # before anything may fail: the masks are for one vector alone
         base = fleet_model(model, announced.base.hash, MAX_BYTES)
         vector = vector_of(announced.config, sent.blob, kept[1].samples, base)
-        return MaskedUpdate(*kept, update_encoding.pack_masked(masks.masked(vector)))
+        return MaskedUpdate(*kept, weight_encoding.pack_masked(masks.masked(vector)))
 
     def _say(self, step: str, payload: bytes, now: float) -> None:
         if self._round is not None:
@@ -286,5 +283,7 @@ def vector_of(
     """What a kept update adds to the sum: weighed by its samples, and that weight last."""
     most = config.masks.max_samples if config.masks is not None else samples
     weight = min(samples, most) / most
-    change = flat(decode(update_encoding.unpack(blob)), {name: value.shape for name, value in base.items()})
+    change = flat(
+        decode(weight_encoding.unpack_coded(blob)), {name: value.shape for name, value in base.items()}
+    )
     return np.append(weight * change, weight)

@@ -35,11 +35,10 @@ from edged.domain.federated.messages import (
     RoundSettings,
 )
 from edged.domain.federated.participation import BUDGET_USED, DAY_SECONDS, stranger
-from edged.domain.federated.round_orders import KeptUpdate
 from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.storage.models.fleet_models import FleetModels
-from edged.storage.models.sent_updates import ROUNDS, SentUpdates
+from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -103,7 +102,7 @@ class Member:
         self._record = host.record
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._round: RoundAnnouncement | None = None
-        self._updates = SentUpdates(state, KeptUpdate, ROUNDS)
+        self._updates = SentUpdates(state)
         self._sender = UpdateSender(device, topics, transport, self._updates)
         self._masks = MaskedRounds(device, topics, transport)
         self._fetcher = ModelFetcher(topics, transport)

@@ -36,7 +36,7 @@ class UpdateSender:
     """Sends the stored updates of one device until a receipt names them, on the thread of its member."""
 
     def __init__(
-        self, device: str, topics: FleetTopics, transport: FleetTransport, updates: SentUpdates[KeptUpdate]
+        self, device: str, topics: FleetTopics, transport: FleetTransport, updates: SentUpdates
     ) -> None:
         self._device, self._topics = device, topics
         self._transport, self._updates = transport, updates

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.domain.training.update_manifest import UpdateDescription, UpdateSamples
-from edged.domain.training.weight_deltas import Coding, code, decode, fingerprint
-from edged.mqtt import update_encoding, weight_encoding
+from edged.domain.training.weight_coding import code, decode, fingerprint
+from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
     from edged.config import Config
     from edged.domain.json_fields import JsonObject
     from edged.domain.training.update_manifest import TransferManifest
-    from edged.domain.training.weight_deltas import Dtype, Weights
+    from edged.domain.training.weight_coding import Dtype, Weights
     from edged.storage.models.active_bundle import ActiveBundle
     from edged.storage.models.registry import Registry
 
@@ -57,8 +57,8 @@ class WeightUpdates:
             device = {"device": self._config.device.id}
             blob = stored.read_bytes() if stored.exists() else weight_encoding.pack(weights, device)
         else:
-            coded, encoding = code(weights, Coding(dtype), bundle.frozen), weight_encoding.CODED
-            blob, weights = update_encoding.pack(coded), decode(coded)
+            coded, encoding = code(weights, dtype, bundle.frozen), weight_encoding.CODED
+            blob, weights = weight_encoding.pack_coded(coded), decode(coded)
         chunks = weight_encoding.split(blob, self._config.report.chunk)
         about = self._describe(version, encoding, dtype, bundle.fingerprint, weights)
         return WeightUpdate(about, weight_encoding.manifest(blob, chunks), chunks)

@@ -6,7 +6,6 @@ public or on the disk, and keeps its names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -70,8 +69,7 @@ class ModelData(Message):
     """Origin of a model as the registry knows it; None where it does not say.
 
     `consumed` is the position in label order up to which the model has learned, with `classes` at its start.
-    Of weights that came from elsewhere: the name of the `transfer`, the fingerprint `update`, their `share`
-    in the mixture with the champion's own, and the `losses` on the holdout by share.
+    Of weights that came from elsewhere: the name of the `transfer` and the fingerprint `update`.
     """
 
     first_offset: int | None = None
@@ -79,8 +77,6 @@ class ModelData(Message):
     samples: int | None = None
     transfer: str | None = None
     update: str | None = None
-    share: float | None = None
-    losses: Mapping[str, float] | None = None
     bundle: str | None = None
     consumed: int | None = None
     classes: int | None = None
@@ -98,8 +94,6 @@ class Received(SparseMessage):
 
     transfer: str  # its name, or the id of the round
     update: str  # fingerprint of what came
-    share: float | None = None  # of these weights in the mixture with the champion's own; None: not mixed
-    losses: Mapping[str, float] | None = None  # on the holdout, by share
 
     def record(self) -> JsonObject:
         """Return what `state.db` holds of the run that took them in."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from edged.clock import SystemClock
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
-from edged.domain.training.weight_deltas import fingerprint
+from edged.domain.training.weight_coding import fingerprint
 from edged.errors import ConfigError, RejectedUpdateError, TrainingError
 from edged.fleet.coordinator.channel import Announcer, Inbox
 from edged.fleet.coordinator.control import ControlReader
@@ -63,7 +63,7 @@ from edged.storage.files.atomic import DISK
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.domain.federated.messages import BaseModelInfo
-    from edged.domain.training.weight_deltas import Weights
+    from edged.domain.training.weight_coding import Weights
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.channel import Channel
     from edged.fleet.coordinator.control import Control, Order

@@ -27,7 +27,7 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.training.weight_deltas import Weights
+    from edged.domain.training.weight_coding import Weights
 
 COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"
 MEMORY = "memory.safetensors.zst"

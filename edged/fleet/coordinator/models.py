@@ -33,7 +33,7 @@ from edged.storage.files.checksummed_json import read_sealed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.training.weight_deltas import Weights
+    from edged.domain.training.weight_coding import Weights
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.updates import StoredUpdate
     from edged.fleet.rules.aggregation import Reducer

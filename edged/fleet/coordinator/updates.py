@@ -21,7 +21,7 @@ from edged.fleet.rules.admission import (
     discount,
 )
 from edged.logs import get_logger
-from edged.mqtt import update_encoding
+from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
     from edged.fleet.config import CoordinatorConfig
@@ -241,7 +241,7 @@ class UpdateAdmission:
         return self._layout.size + 1
 
     def _accept_masked(self, update: UpdateHeader, blob: bytes, size: int) -> None:
-        vector = admit_masked(update, blob, size, update_encoding.unpack_masked)
+        vector = admit_masked(update, blob, size, weight_encoding.unpack_masked)
         stored = StoredUpdate(update.device, update.round, 1, 1.0, update.sha256, masked=update.id)
         self._keep(stored, vector.astype("<u8").tobytes())
         self._answers[update.round, update.id].accepted.append(update.device)
@@ -253,7 +253,7 @@ class UpdateAdmission:
         announced = self.course.round
         # Those of the round: the file may have changed since.
         settings = self._settings if announced is None else announced.config
-        found = admit(update, blob, self._layout, settings, self._limits, update_encoding.unpack)
+        found = admit(update, blob, self._layout, settings, self._limits, weight_encoding.unpack_coded)
         late = self._number - update.round
         stored = StoredUpdate(
             device=update.device,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.federated.messages import RoundSettings, UpdateHeader
-    from edged.domain.training.weight_deltas import Coded, Floats
+    from edged.domain.training.weight_coding import Coded, Floats
     from edged.fleet.config import AdmitSection
     from edged.fleet.rules.layout import EncodedUpdate, Layout
 
@@ -158,10 +158,9 @@ def check_shapes(coded: Mapping[str, Coded], layout: Layout) -> None:
     """Refuse tensors that the model does not have, or not in that shape: length 1 would go with any."""
     for name, tensor in coded.items():
         expected = layout.by_name.get(name)
-        if expected is None or tensor.shape != expected:
-            raise RejectedUpdateError("shapes", f"{name!r} has shape {tensor.shape}, expected {expected}")
-        if tensor.values.shape != expected:
-            raise RejectedUpdateError("shapes", f"{name!r} holds {tensor.values.shape}, not {expected}")
+        found = tensor.values.shape
+        if expected is None or found != expected:
+            raise RejectedUpdateError("shapes", f"{name!r} has shape {found}, expected {expected}")
         scale = None if tensor.scale is None else tensor.scale.shape
         if tensor.values.dtype != np.int8 or scale not in ((), expected[:1] if len(expected) > 1 else ()):
             raise RejectedUpdateError("shapes", f"{name!r} is {tensor.values.dtype} with scales {scale}")

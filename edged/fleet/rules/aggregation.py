@@ -20,7 +20,7 @@ from edged.errors import NoDataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.training.weight_deltas import Floats
+    from edged.domain.training.weight_coding import Floats
     from edged.fleet.rules.layout import Doubles, EncodedUpdate, Layout
 
 COLUMNS = 256

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edged.errors import CorruptError
 
 if TYPE_CHECKING:
-    from edged.domain.training.weight_deltas import Coded, Floats, Weights
+    from edged.domain.training.weight_coding import Coded, Floats, Weights
 
 Doubles = NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Updates of a fleet's rounds that were sent, and what goes into the next one.
 
-`rounds/<number>/` holds the update as it was sent, what is kept about it, and arrays such as what its coding
-has left out: these survive a power cut, and join the next update.
+`rounds/<number>/` holds the update as it was sent, what is kept about it, and what its coding has left out:
+this survives a power cut, and joins the next update.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from edged.domain.training.message import Message
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.errors import CorruptError, StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.files import atomic
@@ -23,51 +23,41 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROUNDS = "rounds"
-RESIDUAL = "residual/"
 KEPT = 8
-_UPDATE, _HELD, _ABOUT = "update.bin", "held.npz", "about.json"
-
-About = TypeVar("About", bound=Message)
+_UPDATE, _RESIDUAL, _ABOUT = "update.bin", "residual.npz", "about.json"
 
 log = get_logger("edged.sent")
 
 
 @dataclass(frozen=True)
-class SentUpdate(Generic[About]):
+class SentUpdate:
     """One update: what is kept about it, and its bytes."""
 
     number: int
-    about: About
+    about: KeptUpdate
     blob: bytes
     folder: Path
 
-    def held(self, prefix: str = "") -> dict[str, NDArray[np.float32]]:
-        """What was kept with it under names that begin so, without that: what a receiver has after it.
-
-        With an update of a round lies what its coding has left out, under `RESIDUAL`.
-        """
-        kept = unpack_arrays((self.folder / _HELD).read_bytes())
-        return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
+    def residual(self) -> dict[str, NDArray[np.float32]]:
+        """Return what its coding has left out; it joins the next update."""
+        return unpack_arrays((self.folder / _RESIDUAL).read_bytes())
 
 
-class SentUpdates(Generic[About]):
-    """The newest updates of one state directory; one thread adds, any may read.
+class SentUpdates:
+    """The newest updates of one state directory; one thread adds, any may read."""
 
-    `kind` is what is kept about each.
-    """
+    def __init__(self, state: Path) -> None:
+        self._folder = state / ROUNDS
 
-    def __init__(self, state: Path, kind: type[About], folder: str = ROUNDS) -> None:
-        self._folder, self._kind = state / folder, kind
-
-    def newest(self) -> SentUpdate[About] | None:
+    def newest(self) -> SentUpdate | None:
         """The last one; None before the first, and where none is whole."""
         return next(self.all(), None)
 
-    def get(self, number: int) -> SentUpdate[About] | None:
+    def get(self, number: int) -> SentUpdate | None:
         """One of them; None where it is no longer kept, or not whole."""
         return next((sent for sent in self.all() if sent.number == number), None)
 
-    def add(self, about: About, blob: bytes, held: Mapping[str, NDArray[np.float32]]) -> SentUpdate[About]:
+    def add(self, about: KeptUpdate, blob: bytes, residual: Mapping[str, NDArray[np.float32]]) -> SentUpdate:
         """Keep an update, durably, and remove the oldest.
 
         Raises StorageError when the disk refuses; then nothing may be sent.
@@ -79,7 +69,7 @@ class SentUpdates(Generic[About]):
         with atomic.disk_errors("keeping the update", final):
             staging.mkdir()
             (staging / _UPDATE).write_bytes(blob)
-            (staging / _HELD).write_bytes(pack_arrays(held))
+            (staging / _RESIDUAL).write_bytes(pack_arrays(residual))
             (staging / _ABOUT).write_text(json.dumps(about.to_json()), encoding="utf-8")
         atomic.publish_directory(staging, final)
         for old in self._numbers()[KEPT:]:
@@ -93,13 +83,13 @@ class SentUpdates(Generic[About]):
             (int(path.name) for path in self._folder.iterdir() if path.name.isdigit()), reverse=True
         )
 
-    def all(self) -> Iterator[SentUpdate[About]]:
+    def all(self) -> Iterator[SentUpdate]:
         """Those that are kept and whole, newest first."""
         for number in self._numbers():
             folder = self._folder / str(number)
             try:
                 atomic.verify_directory(folder)
-                about = self._kind.from_json(json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+                about = KeptUpdate.from_json(json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
                 blob = (folder / _UPDATE).read_bytes()
             except (CorruptError, StorageError, TrainingError, OSError) as problem:
                 log.warning("update_unreadable", number=number, problem=str(problem))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from edged.domain.training.weight_deltas import fingerprint
+from edged.domain.training.weight_coding import fingerprint
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from tests.commands import edged

@@ -15,10 +15,9 @@ from edged.domain.federated.messages import (
     RoundAnnouncement,
     RoundSettings,
 )
-from edged.domain.federated.round_orders import KeptUpdate
 from edged.fleet.rules.masks import Masks
 from edged.storage.models.fleet_models import FleetModels
-from edged.storage.models.sent_updates import ROUNDS, SentUpdates
+from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
@@ -52,7 +51,7 @@ def test_all_messages_of_a_handshake_are_counted(tmp_path: Path) -> None:
     )  # fmt: skip
     lines = {name: Line() for name in NAMES}
     devices = {name: MaskedRounds(name, TOPICS, line) for name, line in lines.items()}
-    kept, models, masks = SentUpdates(tmp_path, KeptUpdate, ROUNDS), FleetModels(tmp_path), Masks(TOKEN)
+    kept, models, masks = SentUpdates(tmp_path), FleetModels(tmp_path), Masks(TOKEN)
     heard = dict.fromkeys(NAMES, 0)
 
     def say(now: float) -> None:

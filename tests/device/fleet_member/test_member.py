@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edged.domain.federated.messages import BaseModelInfo, RoundSettings
-from edged.domain.training.weight_deltas import difference
+from edged.domain.training.weight_coding import difference
 from edged.engines.model_parameters import initial_parameters
 from edged.signing import Unsealer, new_pair
 from edged.storage.models.signatures import sign_bundle

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.domain.training.weight_deltas import difference
+from edged.domain.training.weight_coding import difference
 from tests.running_device import wait_until
 from tests.weights import Follower, Sender, big_bundle
 

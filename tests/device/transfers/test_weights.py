@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from edged.domain.training.update_manifest import TransferManifest
-from edged.domain.training.weight_deltas import fingerprint
-from edged.mqtt import update_encoding, weight_encoding
+from edged.domain.training.weight_coding import fingerprint
+from edged.mqtt import weight_encoding
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def fetched(listener: Listener, **wish: Any) -> tuple[Mapping[str, Any], list[by
 
 def decoded(manifest: Mapping[str, Any], chunks: list[bytes]) -> Weights:
     read = TransferManifest.from_json(manifest)
-    return update_encoding.received(read, weight_encoding.join(read, chunks))
+    return weight_encoding.received(read, weight_encoding.join(read, chunks))
 
 
 def sent(

@@ -180,8 +180,7 @@ def test_what_came_from_elsewhere_is_told_as_far_as_it_is_known() -> None:
     window = {"first_offset": None, "last_offset": None, "samples": 0}
     assert candidate.data().to_json() == {**window, **told, "bundle": "b"}
     assert ModelData().to_json() == {}
-    mixed = Received("t", "u", 0.5, {"0": 1.0, "0.5": 0.2})
-    assert mixed.to_json() == {**told, "share": 0.5, "losses": {"0": 1.0, "0.5": 0.2}}
+
 
 
 def test_progress_is_shown_as_soon_as_a_run_begins() -> None:

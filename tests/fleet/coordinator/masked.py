@@ -12,7 +12,7 @@ from edged.domain.federated.mask_messages import JOIN, ROSTER, SHARES, UNMASK
 from edged.domain.federated.masking import flat
 from edged.domain.federated.messages import UpdateHeader
 from edged.errors import EdgedError
-from edged.mqtt.update_encoding import pack_masked
+from edged.mqtt.weight_encoding import pack_masked
 from tests.fleet.coordinator.channel import TOPICS
 from tests.fleet.senders import SHAPES, change_of
 

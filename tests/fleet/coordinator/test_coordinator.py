@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edged.domain.federated.messages import Evaluation, FleetTopics, Quality, RoundAnnouncement, joined
-from edged.domain.training.weight_deltas import Floats, fingerprint
+from edged.domain.training.weight_coding import Floats, fingerprint
 from edged.fleet.coordinator.journal import read_lineage
 from edged.mqtt import weight_encoding
 from edged.mqtt.control_client import BrokerAddress, Operator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zstandard
 
-from edged.domain.training.weight_deltas import Coded, fingerprint
-from edged.mqtt import update_encoding
+from edged.domain.training.weight_coding import Coded, fingerprint
+from edged.mqtt import weight_encoding
 from tests.fleet.senders import SHAPES, Senders, base_weights, change_of, expected_model, update_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Bad:
 
 
 def weights_of(value: float, shape: tuple[int, ...] = (12, 8)) -> bytes:
-    return update_encoding.pack({"w": Coded(np.ones(shape, np.int8), shape, np.array(value, np.float32))})
+    return weight_encoding.pack_coded({"w": Coded(np.ones(shape, np.int8), np.array(value, np.float32))})
 
 
 def bad_ones(told: RoundAnnouncement) -> list[Bad]:

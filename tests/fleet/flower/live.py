@@ -18,12 +18,11 @@ import numpy as np
 import pytest
 import yaml
 
-from edged.domain.federated.round_orders import KeptUpdate
-from edged.domain.training.weight_deltas import decode
+from edged.domain.training.weight_coding import decode
 from edged.fleet.coordinator.journal import RoundRecord, read_lineage
-from edged.mqtt import update_encoding, weight_encoding
+from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import verify_directory
-from edged.storage.models.sent_updates import ROUNDS, SentUpdates
+from edged.storage.models.sent_updates import SentUpdates
 from tests.fleet.flower.site import FlowerSite
 from tests.running_device import Device, Listener, running, wait_until
 
@@ -106,9 +105,9 @@ def check_mean(state: Path, devices: dict[str, Device], entry: RoundRecord) -> N
     total, sums = 0, {name: np.zeros(value.shape, np.float64) for name, value in base.items()}
     count = 0
     for one in devices.values():
-        for sent in SentUpdates(one.state, KeptUpdate, ROUNDS).all():
+        for sent in SentUpdates(one.state).all():
             if sent.about.round == entry.round:
-                change = decode(update_encoding.unpack(sent.blob))
+                change = decode(weight_encoding.unpack_coded(sent.blob))
                 for name, value in change.items():
                     sums[name] += sent.about.samples * value.astype(np.float64)
                 total, count = total + sent.about.samples, count + 1

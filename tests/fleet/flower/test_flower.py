@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.domain.training.weight_deltas import Coding, Floats, code, decode
+from edged.domain.training.weight_coding import Floats, code, decode
 from edged.fleet.config import STRATEGIES
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.rules.aggregation import AdmittedUpdate, Matrix, Mean, Reducer, median, trimmed_mean
@@ -51,7 +51,7 @@ def contributions(number: int = 1, names: list[str] = NAMES) -> list[AdmittedUpd
     found = []
     for name in names:
         change, samples = change_of(name, number, SHAPES)
-        found.append(AdmittedUpdate(name, samples, 1.0, LAYOUT.row(code(change, Coding("int8")))))
+        found.append(AdmittedUpdate(name, samples, 1.0, LAYOUT.row(code(change, "int8"))))
     return found
 
 
@@ -152,7 +152,7 @@ def test_rounds_over_mqtt_remember_through_a_restart(make_broker: MakeBroker, ma
         theirs.configure_train(number, record, app.ConfigRecord(), Nodes())
         for node, name in enumerate(names, 1):
             change, samples = change_of(name, number, SHAPES)
-            change = decode(code(change, Coding("int8")))
+            change = decode(code(change, "int8"))
             replies.append(reply(node, samples, {key: model[key] + change[key] for key in model}))
         arrays, _ = theirs.aggregate_train(number, replies)
         model = {name: arrays[name].numpy().astype(np.float32) for name in model}

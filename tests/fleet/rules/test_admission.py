@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from edged.domain.federated.messages import RoundSettings, UpdateHeader
-from edged.domain.training.weight_deltas import Coded, Coding, code
+from edged.domain.training.weight_coding import Coded, code
 from edged.errors import RejectedUpdateError
 from edged.fleet.config import AdmitSection
 from edged.fleet.rules.admission import (
@@ -24,7 +24,7 @@ from edged.fleet.rules.admission import (
     largest,
 )
 from edged.fleet.rules.layout import Layout
-from edged.mqtt import update_encoding
+from edged.mqtt import weight_encoding
 
 ID, BASE = "a" * 32, "b" * 64
 WEIGHTS = {"w": np.full((6, 4), 0.05, np.float32), "b": np.full(6, 0.05, np.float32)}
@@ -41,7 +41,7 @@ def said(blob: bytes, **fields: Any) -> UpdateHeader:
 
 
 def packed(weights: dict[str, Any] = WEIGHTS) -> bytes:
-    return update_encoding.pack(code(weights, Coding("int8")))
+    return weight_encoding.pack_coded(code(weights, "int8"))
 
 
 def reason(call: Callable[[], object]) -> str:
@@ -51,12 +51,14 @@ def reason(call: Callable[[], object]) -> str:
 
 
 def refused(blob: bytes, **fields: Any) -> str:
-    return reason(lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS, LIMITS, update_encoding.unpack))
+    return reason(
+        lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS, LIMITS, weight_encoding.unpack_coded)
+    )
 
 
 def test_a_good_one_is_taken_as_it_is() -> None:
     blob = packed()
-    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, update_encoding.unpack)
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, weight_encoding.unpack_coded)
     assert admitted.factor == 1.0
     assert admitted.norm == pytest.approx(0.05 * np.sqrt(30), rel=1e-3)
     assert np.allclose(LAYOUT.change(admitted.row), LAYOUT.vector(WEIGHTS), rtol=1e-2)
@@ -69,8 +71,8 @@ def test_samples_that_are_not_plausible(samples: int) -> None:
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, 3e38])
 def test_scales_that_are_not_finite(scale: float) -> None:
-    tensor = Coded(np.full((6, 4), 127, np.int8), (6, 4), np.float32(scale) * np.ones((), np.float32))
-    assert refused(update_encoding.pack({"w": tensor})) == "not_finite"
+    tensor = Coded(np.full((6, 4), 127, np.int8), np.float32(scale) * np.ones((), np.float32))
+    assert refused(weight_encoding.pack_coded({"w": tensor})) == "not_finite"
 
 
 @pytest.mark.parametrize(
@@ -89,19 +91,22 @@ def test_names_and_shapes_that_are_not_those_of_the_model(weights: dict[str, Any
 @pytest.mark.parametrize(
     "tensor",
     [
-        Coded(np.ones((6, 4), np.int8), (6, 4)),
-        Coded(np.ones((6, 4), np.float32), (6, 4)),
-        Coded(np.ones((6, 4), np.float16), (6, 4)),
-        Coded(np.ones((6, 4), np.float32), (6, 4), np.ones((), np.float32)),
+        Coded(np.ones((6, 4), np.int8)),
+        Coded(np.ones((6, 4), np.float32)),
+        Coded(np.ones((6, 4), np.float32), np.ones((), np.float32)),
     ],
 )
 def test_types_that_do_not_go_with_their_scales(tensor: Coded) -> None:
-    assert refused(update_encoding.pack({"w": tensor})) == "shapes"
+    assert refused(weight_encoding.pack_coded({"w": tensor})) == "shapes"
+
+
+def test_numbers_of_another_type_are_damage() -> None:
+    assert refused(weight_encoding.pack_coded({"w": Coded(np.ones((6, 4), np.float16))})) == "damaged"
 
 
 def test_one_scale_for_each_element_of_a_vector() -> None:
     assert (
-        refused(update_encoding.pack({"b": Coded(np.ones(6, np.int8), (6,), np.ones(6, np.float32))}))
+        refused(weight_encoding.pack_coded({"b": Coded(np.ones(6, np.int8), np.ones(6, np.float32))}))
         == "shapes"
     )
 
@@ -138,7 +143,7 @@ def test_a_size_that_no_update_has_is_not_even_hashed() -> None:
 
 def test_norms_are_clipped_and_far_beyond_that_refused() -> None:
     blob = packed({"w": np.full((6, 4), 1.0, np.float32)})
-    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, update_encoding.unpack)
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, weight_encoding.unpack_coded)
     assert admitted.factor * admitted.norm == pytest.approx(1.0)
     assert refused(packed({"w": np.full((6, 4), 10.0, np.float32)})) == "norm"
 

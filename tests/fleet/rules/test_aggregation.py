@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
-from edged.domain.training.weight_deltas import Coding, Floats, code, decode
+from edged.domain.training.weight_coding import Floats, code, decode
 from edged.errors import CorruptError, NoDataError
 from edged.fleet.rules.admission import discount
 from edged.fleet.rules.aggregation import AdmittedUpdate, Matrix, Mean, Reducer, median, trimmed_mean
@@ -14,7 +16,7 @@ from tests.fleet.matrix import InMemoryMatrix
 
 SHAPES = {"b": (5,), "scalar": (), "w": (7, 5), "conv": (3, 2, 2)}
 LAYOUT = Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
-INT8 = Coding("int8")
+INT8: Literal["int8"] = "int8"
 
 
 def contributions(count: int, seed: int = 0) -> list[AdmittedUpdate]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edged.domain.federated.messages import MaskSettings, RoundSettings
-from edged.domain.training.weight_coding import added, decode, difference
+from edged.domain.training.weight_coding import decode, difference
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError, RefusedError
 from edged.fleet.simulation.devices import Unthrottled
@@ -56,7 +56,9 @@ def test_a_round_improves_the_base_on_the_device_and_leaves_its_own_engine_alone
     made = bench.train(FREE)
     window, task_ = bench.shop.log.holdout_window(1000), bench.shop.task
     found = []
-    for weights in ({}, added(bench.base, decode(made.coded))):
+    change = decode(made.coded)
+    moved = {name: value + change.get(name, np.float32(0)) for name, value in bench.base.items()}
+    for weights in ({}, moved):
         with in_place(weights, bench.engine):
             found.append(quality(bench.engine, window, task_))
     before, after = found

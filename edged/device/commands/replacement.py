@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
-    from edged.host.wakeup_queue import WakeupQueue
+    from edged.host.waiting import WakeupQueue
 
 MAX_STARTS = 3  # of the daemon with a file on trial; after that the file before it is put back
 PROTECTED = ("commands", "device", "fleet", "install", "mqtt", "web")

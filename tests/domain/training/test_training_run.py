@@ -182,7 +182,6 @@ def test_what_came_from_elsewhere_is_told_as_far_as_it_is_known() -> None:
     assert ModelData().to_json() == {}
 
 
-
 def test_progress_is_shown_as_soon_as_a_run_begins() -> None:
     assert RunProgress(3).to_json() == {"run": 3, "step": 0}
     assert RunProgress(3, 5, 60, None).to_json() == {"run": 3, "step": 5, "steps": 60, "loss": None}

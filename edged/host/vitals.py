@@ -185,13 +185,3 @@ def _nth(line: str, index: int) -> float | None:
 
 def _field(path: Path, index: int) -> float | None:
     return _nth(text(path), index)
-
-
-def peak_memory() -> int | None:
-    """Bytes in memory at most so far (`VmHWM` of proc(5)); None where the system does not tell.
-
-    `getrusage` is no substitute: what it says of a child includes the parent's memory before the exec.
-    """
-    lines = text(Path("/proc/self/status")).splitlines()
-    line = next((line for line in lines if line.startswith("VmHWM:")), None)
-    return None if line is None else int(line.split()[1]) * 1024

@@ -687,7 +687,7 @@ def test_a_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     outside = edged("evaluate", config, "--data", data, "--json")
     assert (
         outside.code,
-        "class 2 is outside 0..1" in outside.problem,
+        "is none of the 2 classes 0, 1" in outside.problem,
         "stream.classes" in outside.problem,
     ) == (2, True, True)
 

@@ -145,12 +145,19 @@ class ServingWorker:
         """
         asked = time.monotonic()
         with self._turn:
+            began = time.monotonic()
             try:
                 made = self._rescued(lambda: self._predictor.answer(x, version))
             finally:
                 self._report_failed()
-            self.latencies.add(np.full(len(x), time.monotonic() - asked))
+            now = time.monotonic()
+            self._answer_seconds = now - began
+            self.latencies.add(np.full(len(x), now - asked))
         return made
+
+    def is_quick(self, rows: int) -> bool:
+        """Whether `ask` is so quick for so many rows that a change of threads would cost more."""
+        return rows <= FEW and self._answer_seconds <= SHORT_SECONDS and not self._turn.locked()
 
     def look(self) -> None:
         """Have a turn taken that needs no sample: labels that were changed, a probation that ends."""

@@ -1,8 +1,8 @@
 """The way of rows from the event loop to serving and ingest, and back.
 
-Rows that only want a prediction are answered by one thread, one request after the other. Recorded rows pass
-through ingest like messages of the broker, and are answered when they are predicted and on disk. Each request
-has a future, which is resolved on the event loop.
+Rows that only want a prediction are answered one request after the other: on a thread of their own, or on the
+event loop where that is quick. Recorded rows pass through ingest like messages of the broker, and are answered
+when they are predicted and on disk. Each request has a future, which is resolved on the event loop.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ class ServingBridge:
         """
         loop = asyncio.get_running_loop()
         with self._counted():
+            if self._serving.is_quick(len(x)):
+                return self._serving.ask(x, version)
             return await answer_within(loop.run_in_executor(self._thread, self._serving.ask, x, version))
 
     async def record(self, readings: list[Reading]) -> PendingRows:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edged.device.serving.worker import FEW
 from edged.errors import ModelError, RefusedError
 from tests.device.linear import BAD, BROKEN, GOOD, inputs, samples, served
 from tests.device.serving.test_failures import particular, with_outlier
@@ -116,8 +117,20 @@ def test_an_answer_waits_for_the_batch_that_is_being_served(tmp_path: Path) -> N
         outlet.answers = busy = Occupied()
         outlet.submit(samples(1, inputs(6)))  # too many for this thread
         assert busy.there.wait(20)
+        assert not outlet.loop.is_quick(1)
         asked = thread.submit(outlet.loop.ask, inputs(2))
         wait_until(asked.running)
         assert not asked.done()
         busy.go_on.set()
         assert asked.result(20).version == 1
+
+
+def test_only_few_rows_of_a_quick_model_are_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(make_server(served(tmp_path, 1, GOOD))) as outlet:
+        assert not outlet.loop.is_quick(1)  # nothing is known yet
+        monkeypatch.setattr("edged.device.serving.worker.SHORT_SECONDS", 20.0)
+        outlet.loop.ask(inputs(1))
+        assert outlet.loop.is_quick(FEW)
+        assert not outlet.loop.is_quick(FEW + 1)
+        monkeypatch.setattr("edged.device.serving.worker.SHORT_SECONDS", 0.0)
+        assert not outlet.loop.is_quick(1)

@@ -1,8 +1,8 @@
 """The way of rows from the event loop to serving and ingest, and back.
 
-Rows that only want a prediction are answered one request after the other: on a thread of their own, or on the
-event loop where that is quick. Recorded rows pass through ingest like messages of the broker, and are answered
-when they are predicted and on disk. Each request has a future, which is resolved on the event loop.
+Rows that only want a prediction are answered one request after the other: on a thread of their own, or on
+the event loop where that is quick. Recorded rows pass through ingest like messages of the broker, and are
+answered when they are predicted and on disk. Each request has a future, which is resolved on the event loop.
 """
 
 from __future__ import annotations

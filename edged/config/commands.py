@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from edged.config.values import Duration, FilePath, Filter, Section, Size, unique
 from edged.domain.messages.requests import READS, REQUESTS
 
-EARLIER_DEFAULT = ["wipe", "bundle.install", "config.set"]
 ALWAYS_SIGNED = {"keys.rotate", "keys.revoke"}
 CommandName = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z]+)*$")]
 
@@ -22,28 +21,11 @@ class CommandsConfig(Section):
     max_age: Duration | None = Field(
         86400.0, gt=0, description="edged refuses commands whose `ts` is older; null: any age"
     )
-    rate: float = Field(
-        50.0,
-        gt=0,
-        le=10_000,
-        description="maximum commands per second: of each key, of HTTP, and of all unsigned ones together;"
-        " the excess is refused",
-    )
-    burst: int = Field(200, ge=1, le=100_000, description="maximum commands at once")
-    keep: int = Field(
-        1000, ge=10, le=1_000_000, description="number of commands in the journal, so that none runs twice"
-    )
-    keep_for: Duration = Field(30 * 86400.0, gt=0, description="how long the journal keeps commands")
     keys: list[FilePath] = Field([], description="public keys (from `edged keys new`) that sign commands")
     require_signed: Literal["all", "changes"] | CommandNames = Field(
         "changes",
         description="commands that need a signature if there are keys; changes: all except those that only"
         " read",
-    )
-    signed_window: Duration = Field(
-        300.0,
-        gt=0,
-        description="maximum difference between the time of a signed command and the device's clock",
     )
     answer_to: list[Filter] = Field(
         [],
@@ -53,7 +35,7 @@ class CommandsConfig(Section):
 
     @model_validator(mode="after")
     def _somebody_who_can(self) -> CommandsConfig:
-        if not self.keys and self.require_signed not in ("changes", EARLIER_DEFAULT, []):
+        if not self.keys and self.require_signed not in ("changes", []):
             raise ValueError(
                 "require_signed without keys would refuse every command: name public keys in keys"
             )

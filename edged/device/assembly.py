@@ -214,7 +214,7 @@ class Assembly:
             makers=config.model.keys,
             trust=self.first.trust,
         )
-        self.inbox = CommandInbox(config.commands, self.clock, answers, self.running, authority)
+        self.inbox = CommandInbox(self.clock, answers, self.running, authority)
         self.pauses = PauseCommands(pipeline, paused=self.paused, outbound=self.outbound, events=events)
         staging = TransferStaging(
             config.storage.dir,

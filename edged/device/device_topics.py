@@ -95,7 +95,7 @@ class DeviceTopics:
             makers=config.model.keys,
             trust=self._trust,
         )
-        self.inbox = CommandInbox(config.commands, parts.clock, answers, self._running, authority)
+        self.inbox = CommandInbox(parts.clock, answers, self._running, authority)
         self.dispatcher = CommandDispatcher(
             self._handlers(),
             config=config.commands,

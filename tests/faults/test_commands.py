@@ -100,14 +100,13 @@ def device_of(tmp_path: Path, port: int, **commands: Any) -> Device:
 def test_none_of_hostile_commands_has_a_second_effect_and_all_are_answered_or_counted(
     broker: Broker, tmp_path: Path
 ) -> None:
-    hostile(device_of(tmp_path, broker.port, rate=100, burst=150), broker.port, 300)
+    hostile(device_of(tmp_path, broker.port), broker.port, 300)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("rate", [20, 10_000])
-def test_ten_thousand_hostile_commands(broker: Broker, tmp_path: Path, rate: int) -> None:
-    hostile(device_of(tmp_path, broker.port, rate=rate, burst=rate, keep=20_000), broker.port, 10_000)
+def test_many_hostile_commands(broker: Broker, tmp_path: Path) -> None:
+    hostile(device_of(tmp_path, broker.port), broker.port, 10_000)
 
 
 def hostile(device: Device, port: int, count: int) -> None:
@@ -150,7 +149,7 @@ def _gain(listener: Listener, before: dict[str, int], name: str) -> int:
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_commands_around_kills_have_one_effect_at_most(broker: Broker, tmp_path: Path) -> None:
-    device = device_of(tmp_path, broker.port, rate=10_000, burst=10_000)
+    device = device_of(tmp_path, broker.port)
     with running(device, broker.port) as listener:
         prepared(listener)
         sender, cut = Sender(listener), 0

@@ -41,16 +41,17 @@ log = get_logger("edged.control")
 
 INTERNAL = "internal error, see the device's log"
 ENDED = "the daemon ended while it was carried out"
+KEPT, KEPT_SECONDS = 1000, 30 * 86400.0  # commands in the journal, so that none runs twice
 
 
 class CommandDispatcher:
     """Executes commands on the thread that hands them over, and those that take long on one of its own.
 
-    `handlers` are those of all commands, by name. `config`: how old commands may be, and how many are
-    remembered. `clock` judges the age of commands. `journal` stores commands that have an id, with their
-    answers. `answers` publishes answers and progress. `authority` checks signatures, once for each command,
-    just before it is executed; None accepts all commands. `running` lists the commands in progress and counts
-    the outcomes.
+    `handlers` are those of all commands, by name. `config`: how old commands may be. `clock` judges the age
+    of commands. `journal` stores commands that have an id, with their answers, the newest `kept` of them.
+    `answers` publishes answers and progress. `authority` checks signatures, once for each command, just
+    before it is executed; None accepts all commands. `running` lists the commands in progress and counts the
+    outcomes.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class CommandDispatcher:
         answers: CommandAnswers,
         authority: Authority | None,
         running: RunningCommands,
+        kept: int = KEPT,
     ) -> None:
+        self._kept = kept
         self._handlers = handlers
-        self._config = config
         self._clock = clock
         self._journal = journal
         self._answers = answers
@@ -175,7 +177,7 @@ class CommandDispatcher:
             key, name, now, digest(name, request), "accepted", kept,
             response_topic=delivery.response_topic, correlation=delivery.correlation,
         )  # fmt: skip
-        self._journal.record_command(record, CommandRetention(self._config.keep, now - self._config.keep_for))
+        self._journal.record_command(record, CommandRetention(self._kept, now - KEPT_SECONDS))
 
     def _execute(self, handler: Handler, task: Task) -> None:
         own = arguments(task.name, task.request)
@@ -255,7 +257,6 @@ def command_authority(
         keys(makers),
         config.unsigned(),
         config.unsigned(token=True),
-        config.signed_window,
     )
-    spent = UsedTransactions(config.signed_window, journal)
+    spent = UsedTransactions(journal)
     return Authority(root, f"{device}/{stream}" if stream else device, policy, clock=clock, spent=spent)

@@ -8,41 +8,36 @@ from __future__ import annotations
 import collections
 import threading
 import zlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from edged.device.commands.answers import LocalCommand, command_of
-from edged.domain.commands.rules import SharedBucket, TokenBucket
+from edged.domain.token_bucket import TokenBucket
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
     from edged.clock import Clock
-    from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
     from edged.device.commands.dispatcher import CommandDispatcher
     from edged.domain.commands.running import RunningCommands
     from edged.domain.commands.signatures import Authority
 
+RATE, BURST = 50.0, 200.0  # commands per second, and at once, in each queue
 MAX_WAITING = 100
 REFUSALS = 10.0  # rejections per second that are answered; the others are only counted
 
-Source = Path | Literal["http", "unsigned"]
-"""Who sends commands, as far as that can be proven: the holder of a key, a program over HTTP, or anybody."""
 
+class CommandQueue:
+    """Commands that wait, at most `MAX_WAITING`, and the limits on how many more may come."""
 
-class Lane:
-    """The commands of one source: those that wait, at most `MAX_WAITING`, and how many more may come."""
-
-    def __init__(self, config: CommandsConfig) -> None:
-        self._rate = config.rate
-        self._bucket = SharedBucket(config.rate, config.burst)
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._bucket = TokenBucket(rate, burst)
         self.refusals = TokenBucket(REFUSALS, REFUSALS)
         self.waiting: collections.deque[CommandDelivery] = collections.deque()
 
     def put(self, delivery: CommandDelivery, now: float) -> str:
         """Queue a command; return the reason if it is rejected."""
-        # What a requester names beside its command: an answer topic of its own, or else the command.
-        if not self._bucket.try_acquire(delivery.response_topic or delivery.topic, now):
+        if not self._bucket.try_acquire(now):
             return f"more than {self._rate:g} commands a second"
         if len(self.waiting) >= MAX_WAITING:
             return f"{MAX_WAITING} commands are waiting already"
@@ -51,26 +46,29 @@ class Lane:
 
 
 class CommandInbox:
-    """Queues of received commands, one for each source, of which each has its turn.
+    """Received commands in two queues, which take turns: signed ones and those over HTTP, and all others.
 
-    `config` has the rate limit; `answers` answers and acknowledges commands that are not queued. `authority`
-    tells by their signatures whose commands they are; without it all are unsigned.
+    So a flood of unsigned commands delays no signed one. `answers` answers and acknowledges commands that are
+    not queued. `authority` checks signatures; without it all commands are unsigned. Each queue takes `rate`
+    commands per second, and `burst` at once.
     """
 
     def __init__(
         self,
-        config: CommandsConfig,
         clock: Clock,
         answers: CommandAnswers,
         running: RunningCommands,
         authority: Authority | None = None,
+        *,
+        rate: float = RATE,
+        burst: float = BURST,
     ) -> None:
-        self._config = config
         self._clock = clock
         self._answers = answers
         self._running = running
         self._authority = authority
-        self._lanes: dict[Source, Lane] = {}
+        self._queues = [CommandQueue(rate, burst), CommandQueue(rate, burst)]  # the next turn's first
+        self._trusted, self._others = self._queues
         self._changed = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -81,7 +79,7 @@ class CommandInbox:
         """Have `dispatcher` execute one command after the other, on a thread of its own."""
         with self._changed:
             self._dispatcher = dispatcher
-            if any(lane.waiting for lane in self._lanes.values()):
+            if any(queue.waiting for queue in self._queues):
                 self._run()
 
     def _run(self) -> None:
@@ -117,9 +115,9 @@ class CommandInbox:
             return
         now = self._clock.monotonic()
         with self._changed:
-            lane = self._lanes.setdefault(self._source(delivery), Lane(self._config))
-            reason = lane.put(delivery, now)
-            answered = bool(reason) and lane.refusals.try_acquire(now)
+            queue = self._trusted if self._is_trusted(delivery) else self._others
+            reason = queue.put(delivery, now)
+            answered = bool(reason) and queue.refusals.try_acquire(now)
             self._changed.notify()
             self._run()
         if reason:
@@ -132,12 +130,12 @@ class CommandInbox:
         self._seen.append(seen)
         return False
 
-    def _source(self, delivery: CommandDelivery) -> Source:
+    def _is_trusted(self, delivery: CommandDelivery) -> bool:
         if isinstance(delivery, LocalCommand):
-            return "http"
-        if self._authority is None:
-            return "unsigned"
-        return self._authority.fresh_signer(command_of(delivery), delivery.payload) or "unsigned"
+            return delivery.via == "http"
+        return self._authority is not None and self._authority.is_fresh(
+            command_of(delivery), delivery.payload
+        )
 
     def _reject(self, delivery: CommandDelivery, reason: str, *, answered: bool) -> None:
         """Answer a command that is too much, as far as answers are not too many; count it."""
@@ -153,13 +151,14 @@ class CommandInbox:
             dispatcher.execute(delivery)
 
     def _next(self) -> CommandDelivery | None:
-        """Wait for a command; None after the last one. The lane that had its turn goes behind the others."""
+        """Wait for a command; None after the last one."""
         with self._changed:
             while True:
-                for source, lane in self._lanes.items():
-                    if lane.waiting:
-                        self._lanes[source] = self._lanes.pop(source)
-                        return lane.waiting.popleft()
+                for queue in self._queues:
+                    if queue.waiting:
+                        self._queues.remove(queue)
+                        self._queues.append(queue)
+                        return queue.waiting.popleft()
                 if self._stopping:
                     return None
                 self._changed.wait()

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
-from edged.domain.commands.rules import TokenBucket
+from edged.domain.token_bucket import TokenBucket
 from edged.errors import CorruptError, StorageError
 from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger

@@ -1,4 +1,4 @@
-"""Rules about commands: what makes one the same again, how old it may be, how many may come."""
+"""Rules about commands: what makes one the same again, and how old it may be."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ AHEAD = 300.0
 """Seconds by which the clocks of asker and device may differ."""
 
 MAX_PAYLOAD = 64 * 1024
-MOST_CLIENTS = 64  # that share a bucket and are told apart
 LONGEST_TRANSACTION = 256
 """Characters of a transaction, as JSON."""
 
@@ -199,78 +198,3 @@ def _seconds(request: Mapping[str, Any], name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{value!r} is no time in Unix seconds", where=name)
     return float(value)
-
-
-class TokenBucket:
-    """Lets through `rate` a second on average, and up to `burst` at once (Turner 1986).
-
-    Times are monotonic seconds.
-
-    >>> bucket = TokenBucket(rate=1.0, burst=2)
-    >>> [bucket.try_acquire(0.0), bucket.try_acquire(0.0), bucket.try_acquire(0.0), bucket.try_acquire(1.0)]
-    [True, True, False, True]
-    >>> bucket.allowed(1.5), bucket.wait(1.5)
-    (0, 0.5)
-    """
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._tokens = burst
-        self._at = 0.0
-
-    def allowed(self, now: float) -> int:
-        """Return how many commands can pass now."""
-        self._tokens = min(self._burst, self._tokens + max(0.0, now - self._at) * self._rate)
-        self._at = now
-        return int(self._tokens)
-
-    def spend(self, count: int) -> None:
-        """Record that `count` have passed."""
-        self._tokens -= count
-
-    def try_acquire(self, now: float) -> bool:
-        """Spend a token; return False if none is left."""
-        passes = self.allowed(now) > 0
-        self.spend(passes)
-        return passes
-
-    def wait(self, now: float) -> float:
-        """Seconds until the next one may pass."""
-        return 0.0 if self.allowed(now) else (1.0 - self._tokens) / self._rate
-
-
-class SharedBucket:
-    """A token bucket of several clients, of which one alone cannot keep the others out.
-
-    Whoever comes first may empty it to the half. Of the other half each client has a bucket of its own, with
-    half the rate and burst. Clients name themselves: so they share the tokens out, and never make more.
-
-    >>> shared = SharedBucket(rate=2.0, burst=4)
-    >>> [shared.try_acquire("flood", 0.0) for _ in range(5)], shared.try_acquire("other", 0.0)
-    ([True, True, True, True, False], False)
-    >>> [shared.try_acquire(client, 1.0) for client in ("flood", "flood", "other", "other")]
-    [True, False, True, False]
-    """
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._all = TokenBucket(rate, burst)
-        self._own: dict[str, TokenBucket] = {}
-
-    def try_acquire(self, client: str, now: float) -> bool:
-        """Spend a token of a client; return False if none is left for it."""
-        left = self._all.allowed(now)
-        if left == 0:
-            return False
-        if left <= self._burst / 2 and not self._bucket(client).try_acquire(now):
-            return False
-        self._all.spend(1)
-        return True
-
-    def _bucket(self, client: str) -> TokenBucket:
-        if client not in self._own:
-            if len(self._own) >= MOST_CLIENTS:
-                del self._own[next(iter(self._own))]
-            self._own[client] = TokenBucket(self._rate / 2, max(1.0, self._burst / 2))
-        return self._own[client]

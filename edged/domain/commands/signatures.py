@@ -30,6 +30,8 @@ HEADER = b"edged-command-2"
 FIELD = "signature"
 EMPTY = b'"signature":""'
 REMEMBERED = 1000
+WINDOW = 300.0
+"""Seconds by which the time of a signed command may differ from this device's clock."""
 SPENT = "signed_commands"  # name of the stored value
 LONGEST_ID = 128
 IMPORTS = "weights.apply"
@@ -79,15 +81,13 @@ class TrustedKeys(Protocol):
 class UsedTransactions:
     """Transactions of accepted signed commands: each is accepted once, across restarts and clock changes.
 
-    A transaction is forgotten if there are too many or it is older than `2 * window`. Its time is kept: no
+    A transaction is forgotten if there are too many or it is older than `2 * WINDOW`. Its time is kept: no
     command signed up to that time is accepted later, whatever the clock shows.
 
-    `window`: seconds that a signature is good for, before and after its time. `store` keeps used
-    transactions, which are stored before a command is executed.
+    `store` keeps used transactions, which are stored before a command is executed.
     """
 
-    def __init__(self, window: float, store: ValueStore) -> None:
-        self._window = window
+    def __init__(self, store: ValueStore) -> None:
         self._store = store
         kept: dict[str, Any] | None = store.get_value(SPENT)
         self._used: dict[str, float] = dict(kept["taken"]) if kept else {}
@@ -102,7 +102,7 @@ class UsedTransactions:
             return False
         used = self._used | {transaction: ts}
         by_age = sorted(used.items(), key=lambda entry: entry[1])
-        old = [entry for entry in by_age if now - entry[1] > 2 * self._window]
+        old = [entry for entry in by_age if now - entry[1] > 2 * WINDOW]
         gone = by_age[: max(len(old), len(by_age) - REMEMBERED)]
         forgotten = max([self._forgotten, *(when for _, when in gone)])
         left = dict(by_age[len(gone) :])
@@ -123,15 +123,12 @@ class SigningPolicy:
         Keys for `weights.apply`, which then must be signed; None where it is a command as any other.
     unsigned, unsigned_with_token
         Commands that need no signature, and those that need none over HTTP with a token for control.
-    window
-        Seconds by which the time of a signed command may differ from this device's clock.
     """
 
     keys: TrustedKeys | None
     makers: TrustedKeys | None
     unsigned: frozenset[str]
     unsigned_with_token: frozenset[str]
-    window: float
 
     def trusted(self, command: str) -> TrustedKeys | None:
         """Return the keys that count for a command; None if no signature does."""
@@ -160,29 +157,27 @@ class Authority:
         self._spent = spent
         self._heard: dict[str, None] = {}  # signatures that were fresh once, oldest first
 
-    def fresh_signer(self, command: str, payload: bytes) -> Path | None:
-        """Return whose signature a command has, the first time that it is seen; None for all others.
+    def is_fresh(self, command: str, payload: bytes) -> bool:
+        """Return whether a trusted key signed a command, the first time that it is seen.
 
-        It uses nothing up and never raises: it tells which commands go first. An unsigned command costs a
+        It uses nothing up and never raises: it says which queue a command joins. An unsigned command costs a
         search in its bytes, a copy of a signed one no check of its signature.
         """
         if b'"signature"' not in payload:
-            return None
+            return False
         try:
             request = parse(payload)
         except ConfigError:
-            return None
+            return False
         signature, ts = request.get(FIELD), _time(request)
         if not isinstance(signature, str) or signature in self._heard or ts is None:
-            return None
-        if abs(self._clock.now() - ts) > self._policy.window:
-            return None
-        signer = self._signer(command, signature, payload)
-        if signer is not None:
-            self._heard[signature] = None
-            if len(self._heard) > REMEMBERED:
-                del self._heard[next(iter(self._heard))]
-        return signer
+            return False
+        if abs(self._clock.now() - ts) > WINDOW or self._signer(command, signature, payload) is None:
+            return False
+        self._heard[signature] = None
+        if len(self._heard) > REMEMBERED:
+            del self._heard[next(iter(self._heard))]
+        return True
 
     def authorise(
         self, command: str, request: Mapping[str, object], payload: bytes, *, token: bool = False
@@ -209,10 +204,10 @@ class Authority:
             remedy = f"add a transaction, a text of its own with at most {LONGEST_ID} characters"
             raise RefusedError("a signed command needs an id", where=command, remedy=remedy)
         now = self._clock.now()
-        if abs(now - ts) > self._policy.window:
+        if abs(now - ts) > WINDOW:
             side = "old" if now > ts else "ahead of this device's clock"
             raise RefusedError(
-                f"its signature is {abs(now - ts):.0f} s {side}; {self._policy.window:.0f} s are allowed",
+                f"its signature is {abs(now - ts):.0f} s {side}; {WINDOW:.0f} s are allowed",
                 where=command,
                 remedy="sign it again; check both clocks",
             )

@@ -13,6 +13,7 @@ import numpy as np
 
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.stuck_sensors import FlatlineDetector, StuckSensor
+from edged.domain.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,26 +40,6 @@ class AdmissionRules:
     skew: float | None = None
     late: float | None = None
     stuck_after: int | None = None
-
-
-class Bucket:
-    """A token bucket: `rate` a second, at most `burst` at once (Turner 1986)."""
-
-    __slots__ = ("_at", "_tokens")
-
-    def __init__(self, burst: float, monotonic: float) -> None:
-        self._tokens = burst
-        self._at = monotonic
-
-    def fill(self, rate: float, burst: float, monotonic: float) -> float:
-        """Return the tokens that are left now."""
-        self._tokens = min(burst, self._tokens + (monotonic - self._at) * rate)
-        self._at = monotonic
-        return self._tokens
-
-    def consume(self, tokens: float) -> None:
-        """Spend tokens; spending more than are left makes a debt."""
-        self._tokens -= tokens
 
 
 class PlausibleRange:
@@ -132,8 +113,8 @@ class AdmissionControl:
 
     def __init__(self, rules: AdmissionRules, width: int) -> None:
         self._rules = rules
-        self._buckets: dict[str, Bucket] = {}
-        self._whole: Bucket | None = None
+        self._buckets: dict[str, TokenBucket] = {}
+        self._whole: TokenBucket | None = None
         self._watch = FlatlineDetector(width, rules.stuck_after) if rules.stuck_after else None
         self._range = PlausibleRange()
         self.implausible = 0  # samples with values that cannot be
@@ -153,10 +134,10 @@ class AdmissionControl:
         if rate is None:
             return 0.0
         if self._whole is None:
-            self._whole = Bucket(rate, monotonic)
-        self._whole.fill(rate, rate, monotonic)
-        self._whole.consume(messages)
-        return max(0.0, -self._whole.fill(rate, rate, monotonic) / rate)
+            self._whole = TokenBucket(rate, rate, monotonic)
+        self._whole.tokens(monotonic)
+        self._whole.spend(messages)
+        return max(0.0, -self._whole.tokens(monotonic) / rate)
 
     def admit(self, key: str, monotonic: float) -> bool:
         """Whether a reading of this key may be stored; else it is counted."""
@@ -164,15 +145,14 @@ class AdmissionControl:
         if rate is None:
             return True
         burst = float(self._rules.key_burst or max(1.0, 10.0 * rate))
-        bucket = self._buckets.pop(key, None) or Bucket(burst, monotonic)
+        bucket = self._buckets.pop(key, None) or TokenBucket(rate, burst, monotonic)
         self._buckets[key] = bucket  # the newest are at the end
         if len(self._buckets) > MOST_KEYS:
             del self._buckets[next(iter(self._buckets))]
-        if bucket.fill(rate, burst, monotonic) < 1.0:
-            self.flooded += 1
-            return False
-        bucket.consume(1.0)
-        return True
+        if bucket.try_acquire(monotonic):
+            return True
+        self.flooded += 1
+        return False
 
     # ---- clocks ----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
-from edged.domain.commands.rules import TokenBucket
+from edged.domain.token_bucket import TokenBucket
 
 
 def test_events_go_before_weights_before_metrics_before_predictions() -> None:

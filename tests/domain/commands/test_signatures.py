@@ -61,11 +61,11 @@ def test_one_form_of_base64_alone_is_taken(text: str) -> None:
 def test_no_transaction_is_taken_twice(steps: list[tuple[str, float, float, bool]]) -> None:
     """The clock jumps about, and the device restarts at any time with what it had kept."""
     store = Store()
-    spent = UsedTransactions(WINDOW, store)
+    spent = UsedTransactions(store)
     taken: set[tuple[str, float]] = set()
     for transaction, now, off, restart in steps:
         if restart:
-            spent = UsedTransactions(WINDOW, store)
+            spent = UsedTransactions(store)
         signed = (transaction, round(now + off * WINDOW, 3))
         if spent.accept(*signed, now):
             assert signed not in taken
@@ -76,7 +76,7 @@ def test_no_transaction_is_taken_twice(steps: list[tuple[str, float, float, bool
 
 def test_the_memory_is_bounded_and_what_it_forgets_is_refused() -> None:
     store = Store()
-    spent = UsedTransactions(WINDOW, store)
+    spent = UsedTransactions(store)
     for number in range(REMEMBERED + 10):
         assert spent.accept(str(number), 1000.0 + number / 100, 1000.0)
     assert len(store.get_value(SPENT)["taken"]) == REMEMBERED
@@ -86,7 +86,7 @@ def test_the_memory_is_bounded_and_what_it_forgets_is_refused() -> None:
 
 
 def test_what_could_not_be_kept_was_not_taken() -> None:
-    spent = UsedTransactions(WINDOW, FullStore())
+    spent = UsedTransactions(FullStore())
     for _ in range(2):
         with pytest.raises(OSError):  # noqa: PT011  ours, from above
             spent.accept("t", 1.0, 1.0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from edged.domain.commands.rules import TokenBucket
+from edged.domain.token_bucket import TokenBucket
 from edged.errors import ConfigError
 from edged.storage.web_access import SESSION_SECONDS as PAIRED_SECONDS
 

@@ -267,6 +267,8 @@ def _files(section: Section, *above: str) -> Iterator[tuple[list[str], Path]]:
     for key, value in section:
         if isinstance(value, Section):
             yield from _files(value, *above, key)
+        if isinstance(value, dict):
+            yield from (([*above, key, name], item) for name, item in value.items() if isinstance(item, Path))
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, Path):
                 yield [*above, key], item

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
+from edged.domain.topic_filter import filter_problem
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -69,9 +71,9 @@ def _crontab(value: str) -> str:
 
 
 def _topic_filter(value: str) -> str:
-    levels = value.split("/")
-    if not value or "#" in levels[:-1] or any(len(level) > 1 and set(level) & set("#+") for level in levels):
-        raise ValueError(f"{value!r} is not a topic filter: `#` must be the last level, `+` a whole level")
+    problem = filter_problem(value)
+    if problem is not None:
+        raise ValueError(f"{value[:80]!r} is not a topic filter: {problem}")
     return value
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edged.domain.topic_filter import MAX_BYTES, filter_problem
 from edged.errors import ConfigError
 
-MAX_BYTES = 65535
 _UNSAFE = str.maketrans(dict.fromkeys("+#/\0", "-"))
 
 
@@ -115,15 +115,8 @@ def check_filter(pattern: str) -> None:
 
     Raises ConfigError naming the filter and what is wrong with it.
     """
-    levels = _levels(pattern)
-    problem = ""
-    if not 0 < len(pattern.encode(errors="replace")) <= MAX_BYTES or "\0" in pattern:
-        problem = "a topic filter has 1 to 65535 bytes and no NUL"
-    elif "#" in levels[:-1]:
-        problem = "`#` may only be the last level of a topic filter"
-    elif any(level not in ("+", "#") and ("+" in level or "#" in level) for level in levels):
-        problem = "`+` and `#` must be levels of their own"
-    if problem:
+    problem = filter_problem(pattern)
+    if problem is not None:
         raise ConfigError(problem, where=pattern[:80] or "topic", remedy="for example sensors/+/vibration")
 
 

@@ -81,7 +81,7 @@ class RoundMasks:
     def share(self, roster: bytes) -> bytes:
         """The message with encrypted shares for each neighbour of a roster, the same for all calls.
 
-        Raises RejectedUpdateError when the roster has too few of them to hide anybody.
+        Raises RejectedUpdateError when the roster has too few of them to hide any device.
         """
         if self._shared:
             return self._shared

@@ -228,7 +228,7 @@ class Coordinator:
             log.debug("fleet_message_refused", topic=delivery.topic, problem=problem.line())
 
     def _opened_payload(self, delivery: ReceivedMessage) -> bytes:
-        """What a device has said, sealed or not; RejectedUpdateError when it cannot be opened."""
+        """Return the opened payload, sealed or not; RejectedUpdateError when it cannot be opened."""
         if self._unsealer is None:
             return delivery.payload
         try:
@@ -267,7 +267,7 @@ class Coordinator:
             self._abandon(now, f"too few updates: {self.admission.accepted} of {self._pace.least}")
 
     def _has_states(self, now: float) -> bool:
-        """Whether devices have had time to send their states, from which canaries are chosen."""
+        """Return whether devices have had time to send their states, from which canaries are chosen."""
         if self._config.rollout.canaries is None:
             return True
         return self._began is not None and now - self._began >= STATES_SECONDS
@@ -517,7 +517,7 @@ class Coordinator:
         )
 
     def _rollout_status(self) -> RolloutStatus | None:
-        """How far the model of the round has come; None unless devices try one."""
+        """Return the progress of the round's model; None unless devices try one."""
         course, announced = self.course, self.course.round
         if announced is None or course.phase not in ("trial", "approval"):
             return None

@@ -29,7 +29,7 @@ class HistoryEntry:
     """A device has taken a model at `at` (seconds since the epoch), or a user has given an order.
 
     `device` and `model` are empty for an order; `what` says which it was. `by` is the user, or the one who
-    approved the rollout; empty where nobody was asked.
+    approved the rollout; empty without an approval.
     """
 
     at: float

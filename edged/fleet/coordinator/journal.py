@@ -140,7 +140,7 @@ class CoordinatorJournal:
     ) -> BaseModelInfo:
         """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing.
 
-        `memory` is what the reducer needs that goes on from it.
+        `memory` is what the reducer needs for the next round.
         """
         final = self.path / "models" / digest
         if not final.exists():

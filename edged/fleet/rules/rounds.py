@@ -44,7 +44,7 @@ class FleetState:
     order: str = ""  # token of the operator's last order that was carried out
     until: float = 0.0  # when the present phase ends at the latest, seconds since the epoch
     past: tuple[KnownRound, ...] = ()  # rounds for which updates are still taken, the newest last
-    approved_by: str = ""  # who has let the rollout go on, last
+    approved_by: str = ""  # the user who approved the latest stage
 
     @property
     def collecting(self) -> int:

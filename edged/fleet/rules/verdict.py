@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageVerdict:
-    """Whether it may go on, why, and the numbers behind that.
+    """The decision on a stage, its reason, and the numbers behind it.
 
     `dissenters` are the devices that report a worse loss than is allowed for the worst, by name.
     """

@@ -9,8 +9,10 @@ import json
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +75,27 @@ def feed(listener: Listener, name: str, count: int) -> None:
     listener.wait(lambda: len(listener.messages["predictions"]) >= count, 60)
 
 
+@contextmanager
+def trickle(listeners: dict[str, Listener]) -> Iterator[None]:
+    """Send every device a sample a second: a device joins no round without a new one."""
+    stop = threading.Event()
+
+    def run() -> None:
+        random = np.random.default_rng(0)
+        while not stop.wait(1.0):
+            for name, listener in listeners.items():
+                row = random.normal(size=6)
+                listener.send(f"sensors/{name}/x", {"x": row.tolist(), "y": int(np.argmax(row[:3]))})
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def coordinator(folder: Path, bundle: Bundle, rounds: int) -> Path:
     path = folder / "fleet.yaml"
     values = {
@@ -129,6 +152,7 @@ def test_three_supernodes_learn_and_a_dead_one_holds_up_one_round_alone(
         running(made["a"], broker.port, "edged/a") as first,
         running(made["b"], broker.port, "edged/b") as second,
         running(made["c"], broker.port, "edged/c") as third,
+        trickle(dict(zip(NAMES, (first, second, third), strict=True))),
     ):
         for name, listener in zip(NAMES, (first, second, third), strict=True):
             feed(listener, name, 150)

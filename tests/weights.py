@@ -20,8 +20,7 @@ from edged.errors import CorruptError
 from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.storage.models.active_bundle import ActiveBundle
-from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.sequence import Sequence
 from tests.constants import configured

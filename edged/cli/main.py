@@ -196,7 +196,7 @@ def status(
     if healthy:
         _show_health(configs, as_json)
         return
-    from edged.device.admin.local_status import status_of
+    from edged.device.admin.status import status_of
 
     found = {one.name: status_of(one) for one in configs}
     if len(found) == 1:
@@ -210,7 +210,7 @@ def status(
 
 def _show_health(configs: Sequence[Any], as_json: bool) -> None:
     """Health of the only stream, or of the first of several that is not well."""
-    from edged.device.admin.health import health
+    from edged.device.admin.status import health
 
     found = [(config.name, *health(config)) for config in configs]
     name, well, line = min(found, key=lambda one: one[1])

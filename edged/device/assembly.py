@@ -47,8 +47,7 @@ from edged.mqtt.client.session import StreamSession
 from edged.mqtt.topics import Topics
 from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.journal.transfer_staging import TransferStaging
-from edged.storage.models.active_bundle import ActiveBundle
-from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.trainer_messages import RunProgress
 from edged.host.vitals import BoardVitals, Vitals
 from edged.storage.journal.journal import RunRecord
-from edged.storage.journal.last_status import read_status
+from edged.storage.journal.last_run import read_status
 from edged.storage.outbox.tables import OutboxBacklog
 
 if TYPE_CHECKING:

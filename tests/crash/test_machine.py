@@ -28,7 +28,7 @@ from tests.device.linear import WIDTH, samples
 from tests.storage.disks import PowerCutError, TestedDisk
 
 if TYPE_CHECKING:
-    from edged.storage.journal.last_shutdown import Ending
+    from edged.storage.journal.last_run import Ending
 
 MEMORY = Path("/dev/shm")  # noqa: S108  nothing to hide there
 SEED = int(os.environ.get("EDGED_SEED", "1"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.config import loader
-from edged.device.admin.local_status import status_of
+from edged.device.admin.status import status_of
 from tests.faults.proxy import Proxy
 from tests.faults.rig import Rig, payload, restart
 from tests.running_device import Listener, running, wait_until

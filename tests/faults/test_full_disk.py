@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.config import loader
-from edged.device.admin.local_status import status_of
+from edged.device.admin.status import status_of
 from edged.storage.models.registry import Registry
 from tests.faults.disks import RENAMES, SYNCS, WRITES, fill, may_mount, mounted
 from tests.faults.rig import Rig

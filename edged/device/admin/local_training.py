@@ -18,9 +18,8 @@ from edged.device.startup.recovery import unfinished
 from edged.domain import outcomes
 from edged.errors import RefusedError, StorageError
 from edged.storage.journal.audit_log import AuditLog
-from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
-from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 

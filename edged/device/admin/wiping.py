@@ -15,7 +15,7 @@ from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.errors import ConfigError, StorageError
 from edged.storage.backup.restore import copies
 from edged.storage.files.damaged_database import database_files
-from edged.storage.journal import last_status
+from edged.storage.journal import last_run
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
     "exports", "updates", "rounds", "fleet", "incoming", "bundles",
-    last_status.FILE, ".restor*", ".replaced",
+    last_run.STATUS, ".restor*", ".replaced",
 )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def _erase(config: Config, state: Path, what: Sequence[str]) -> Erased:
         gone = replace(gone, messages=_wipe_messages(state))
         erase_files(copies(state))
     if "samples" in what or "labels" in what:
-        erase_files([state / last_status.FILE])
+        erase_files([state / last_run.STATUS])
         counts = _wipe_samples(config, samples="samples" in what)
         gone = replace(
             gone, samples=counts["samples"], labels=counts["labels"], quarantined=counts["quarantined"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edged.device.commands.models import EXPORTS
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.storage.backup.restore import copies
-from edged.storage.journal import last_status
+from edged.storage.journal import last_run
 from edged.storage.models.fleet_models import FOLDER as FLEET
 from edged.storage.models.registry import LABEL_TRACES, MODELS, SAMPLE_TRACES
 from edged.storage.models.sent_updates import ROUNDS
@@ -110,5 +110,5 @@ class WipeCommands:
                 pipeline.predictor.anomalies.forget_keys()
         pipeline.teacher.forget()
         pipeline.registry.erase_traces(SAMPLE_TRACES if samples else LABEL_TRACES)
-        erase_files([pipeline.config.storage.dir / last_status.FILE])
+        erase_files([pipeline.config.storage.dir / last_run.STATUS])
         pipeline.worker.store_state()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edged.device.live_pipeline import LivePipeline
     from edged.domain.events import Event
     from edged.mqtt.client.session import Session
-    from edged.storage.models.active_bundle import ActiveBundle
+    from edged.storage.models.installed_bundles import ActiveBundle
     from edged.storage.models.registry import Registry
 
 RECORD = "fleet"  # name of the registry's value

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult
     from edged.domain.training.message import Message
     from edged.domain.training.trainer_messages import TrainingOrder
-    from edged.storage.models.active_bundle import ActiveBundle
+    from edged.storage.models.installed_bundles import ActiveBundle
 
 R = TypeVar("R", bound="Message")
 

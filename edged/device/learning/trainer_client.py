@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from edged.config import Config
-    from edged.storage.models.active_bundle import ActiveBundle
+    from edged.storage.models.installed_bundles import ActiveBundle
 
 log = get_logger("edged.trainer_process")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
     from edged.domain.training.update_manifest import TransferManifest
     from edged.domain.training.weight_coding import Dtype, Weights
-    from edged.storage.models.active_bundle import ActiveBundle
+    from edged.storage.models.installed_bundles import ActiveBundle
     from edged.storage.models.registry import Registry
 
 

@@ -12,7 +12,7 @@ from edged.device.startup.recovery import DATABASES
 from edged.domain.events import TrainingFinished, TrainingStarted
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
-from edged.storage.journal.last_status import write_status
+from edged.storage.journal.last_run import write_status
 
 if TYPE_CHECKING:
     from edged.device.events import Events

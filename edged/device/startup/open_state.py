@@ -14,7 +14,7 @@ from edged.errors import BundleError, ConfigError, CorruptError, StorageError
 from edged.host.kernel import boot_id
 from edged.logs import get_logger
 from edged.storage.files.atomic import DirectoryLock
-from edged.storage.journal import last_shutdown
+from edged.storage.journal import last_run
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.startup.first_opening import FirstOpenings
     from edged.device.startup.recovery import UnfinishedRun
-    from edged.storage.journal.last_shutdown import Ending
+    from edged.storage.journal.last_run import Ending
     from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.opening")
@@ -153,7 +153,7 @@ def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
 def record_shutdown(state: Path, how: Ending, damaged: str | None = None) -> None:
     """Note why the daemon ends; on a disk that refuses, the next start will speak of a crash."""
     try:
-        last_shutdown.record_shutdown(state, boot_id(), how, damaged)
+        last_run.record_shutdown(state, boot_id(), how, damaged)
     except StorageError as problem:
         log.warning("end_not_noted", problem=problem.line())
 
@@ -161,6 +161,6 @@ def record_shutdown(state: Path, how: Ending, damaged: str | None = None) -> Non
 def record_failed_start(state: Path) -> None:
     """Note that the start failed, where that is not known; on a disk that refuses, it will be a crash."""
     try:
-        last_shutdown.record_failed_start(state, boot_id())
+        last_run.record_failed_start(state, boot_id())
     except StorageError as problem:
         log.warning("end_not_noted", problem=problem.line())

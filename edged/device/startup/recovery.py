@@ -19,11 +19,11 @@ from edged.logs import get_logger
 from edged.storage.backup import restore
 from edged.storage.files.atomic import STAGING, fsync_directory, make_directory, sweep
 from edged.storage.files.damaged_database import damage, rename_damaged
-from edged.storage.journal import last_shutdown
+from edged.storage.journal import last_run
 from edged.storage.models.bundles import DESCRIPTION, finish_interrupted
 
 if TYPE_CHECKING:
-    from edged.storage.journal.last_shutdown import Boot, Reason
+    from edged.storage.journal.last_run import Boot, Reason
     from edged.storage.models.checkpoints import Checkpoints
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
@@ -96,30 +96,30 @@ class Recovery:
         times = 1 + (before[1] if before is not None and before[0] == part else 0)
         if self.boot.died:
             # Whatever ended that start may end this one: nothing could be noted afterwards.
-            last_shutdown.record_failure(self.state, self.boot_id, (part, times), ended=False)
+            last_run.record_failure(self.state, self.boot_id, (part, times), ended=False)
         try:
             yield
         except CorruptError as problem:
             if Path(problem.where).name in DATABASES:
-                last_shutdown.record_shutdown(self.state, self.boot_id, "damaged", Path(problem.where).name)
+                last_run.record_shutdown(self.state, self.boot_id, "damaged", Path(problem.where).name)
             else:
-                last_shutdown.record_failure(self.state, self.boot_id, (part, times), ended=True)
+                last_run.record_failure(self.state, self.boot_id, (part, times), ended=True)
             raise
         except Exception as problem:
             expected = isinstance(problem, EdgedError | ImportError | OSError)
             if expected and not isinstance(problem, _MISPLACED):
                 if self.boot.died:
-                    last_shutdown.record_failure(self.state, self.boot_id, None, ended=True)
+                    last_run.record_failure(self.state, self.boot_id, None, ended=True)
                 raise
             log.exception("start_failed", part=part, times=times)
-            last_shutdown.record_failure(self.state, self.boot_id, (part, times), ended=True)
+            last_run.record_failure(self.state, self.boot_id, (part, times), ended=True)
             remedy = f"start again: after two failures {PARTS[part][0]} is set aside"
             raise CorruptError(f"{type(problem).__name__}: {problem}", where=part, remedy=remedy) from problem
 
     def serving(self) -> None:
         """Record that the start succeeded; on a disk that refuses, the next one notes more."""
         try:
-            last_shutdown.record_serving(self.state, self.boot_id)
+            last_run.record_serving(self.state, self.boot_id)
         except StorageError as problem:
             log.warning("start_not_noted", problem=problem.line())
 
@@ -137,7 +137,7 @@ def recover(
     make_directory(state)
     restored = restore.finish(state)
     odd = _other_kinds(state, now)
-    found = Recovery(last_shutdown.record_startup(state, boot_id), state, boot_id)
+    found = Recovery(last_run.record_startup(state, boot_id), state, boot_id)
     boot = found.boot
     for what in odd:
         found.record(what)

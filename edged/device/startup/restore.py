@@ -1,8 +1,9 @@
-"""What a daemon goes on from after a restart, as the registry has it; what cannot be read begins anew."""
+"""What a daemon continues from after a restart, as the registry has it; what cannot be read begins again."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from edged.domain.judging.expert_mix import mix_of
 from edged.domain.judging.regimes import Regimes
@@ -40,52 +41,39 @@ def stored_mix(registry: Registry, schema: Schema, head: RidgeHead | None = None
 
 
 def restore_mix(registry: Registry, mix: Mix) -> None:
-    """Go on with the stored weights of experts, where there are such that can be read."""
-    _restore(registry, "mix", mix, "expert_mix_lost")
+    """Continue with the stored weights of experts, where they can be read."""
+    _restore(registry, "mix", mix.restore, "expert_mix_lost")
 
 
 def stored_sets(registry: Registry, coverage: float | None, schema: Schema) -> PredictionSets | None:
-    """Return what makes sets of this coverage, None without one; it begins anew where it cannot be read."""
+    """Return what makes sets of this coverage, None without one; a new one where it cannot be read."""
     if coverage is None:
         return None
     from edged.domain.judging.prediction_sets import PredictionSets
 
     sets = PredictionSets(coverage, schema)
-    _restore(registry, "sets", sets, "prediction_sets_lost")
+    _restore(registry, "sets", sets.restore, "prediction_sets_lost")
     return sets
 
 
-def _restore(registry: Registry, name: str, into: Mix | PredictionSets, lost: str) -> None:
-    """Go on with a stored value, where there is one; the log event `lost` where it cannot be read."""
-    kept = registry.get_value(name)
-    try:
-        if kept is not None:
-            into.restore(kept)
-    except CorruptError as problem:
-        log.warning(lost, problem=problem.line())
-
-
 def restore_drift(registry: Registry, drift: LiveDrift) -> bool:
-    """Restore the drift detectors; False where they begin anew."""
-    kept = registry.get_value("drift")
-    try:
-        return kept is not None and drift.restore(kept)
-    except CorruptError as problem:
-        log.warning("drift_state_lost", problem=problem.line())
-        return False
+    """Restore the drift detectors; False where they begin again."""
+    return _restore(registry, "drift", drift.restore, "drift_state_lost")
 
 
 def restore_anomalies(registry: Registry, anomalies: Anomalies | None) -> bool:
-    """Restore thresholds and alarms; False where they begin anew."""
-    kept = registry.get_value("anomalies")
-    if anomalies is None or kept is None:
-        return False
+    """Restore thresholds and alarms; False where they begin again."""
+    return anomalies is not None and _restore(registry, "anomalies", anomalies.restore, "anomalies_lost")
+
+
+def _restore(registry: Registry, name: str, restore: Callable[[Any], bool | None], lost: str) -> bool:
+    """Restore a stored value, where there is one; log the event `lost` where it cannot be read."""
+    kept = registry.get_value(name)
     try:
-        anomalies.restore(kept)
-    except (LookupError, TypeError, ValueError) as problem:
-        log.warning("anomalies_lost", problem=f"{type(problem).__name__}: {problem}")
+        return kept is not None and restore(kept) is not False
+    except (CorruptError, LookupError, TypeError, ValueError) as problem:
+        log.warning(lost, problem=f"{type(problem).__name__}: {problem}")
         return False
-    return True
 
 
 def stored_budget(registry: Registry) -> Budget:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from edged.domain.training.training_run import Candidate
     from edged.storage.journal.transfer_staging import TransferStaging
     from edged.storage.journal.transfers import Transfer
-    from edged.storage.models.active_bundle import ActiveBundle
-    from edged.storage.models.installed_bundles import InstalledBundles
+    from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 
 OUTCOMES = "transfers"  # name of the registry's value that remembers how the last transfers ended
 REMEMBERED = 32

@@ -27,8 +27,7 @@ from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model
 from edged.errors import ConfigError, NoDataError
 from edged.mqtt.weight_encoding import fleet_model
-from edged.storage.models.active_bundle import ActiveBundle
-from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.trainer.trainer import Trainer
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edged.storage.files.atomic import DISK, Disk, disk_errors, publish_file
-from edged.storage.journal import last_status
+from edged.storage.journal import last_run
 
 RESTORING, RESTORED, REPLACED = ".restoring", ".restored", ".replaced"
 _MARK = ".old-is-gone"
@@ -21,7 +21,7 @@ _MARK = ".old-is-gone"
 STATE = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
     "exports", "updates", "rounds", "fleet", "incoming", "bundles", "bundle",
-    "bundle.hidden.json", "config.set.json", "boot.json", last_status.FILE,
+    "bundle.hidden.json", "config.set.json", "boot.json", last_run.STATUS,
 )  # fmt: skip
 """What belongs to a state; other files in its directory are nobody's business."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.config import loader
-from edged.device.admin.health import health, problem_of
+from edged.device.admin.status import health, problem_of
 from edged.device.reports import StoredStatus
 from tests.commands import edged, write_config
 from tests.running_device import Device, running, wait_until

@@ -15,9 +15,9 @@ import pytest
 
 from edged import __version__
 from edged.config import loader
-from edged.device.admin.local_status import status_of
 from edged.device.admin.local_training import train_once
 from edged.device.admin.models import on_models
+from edged.device.admin.status import status_of
 from edged.device.learning.scheduler import BACKOFF
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.stream.sample import Batch

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edged.config import loader
-from edged.device.admin.local_status import status_of
 from edged.device.admin.local_training import train_once
 from edged.device.admin.models import on_models
+from edged.device.admin.status import status_of
 from edged.device.admin.wiping import wipe
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.stream.sample import Batch, Rejected

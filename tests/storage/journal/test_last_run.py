@@ -9,12 +9,13 @@ import pytest
 
 from edged.domain.training.message import Message
 from edged.errors import StorageError
-from edged.storage.journal.last_status import FILE, read_status, write_status
+from edged.storage.journal import last_run
+from edged.storage.journal.last_run import STATUS, read_status, write_status
 
 WRITER = """
 import sys
 from pathlib import Path
-from tests.storage.journal.test_last_status import Told, write_status
+from tests.storage.journal.test_last_run import Told, write_status
 print("begins", flush=True)
 n = 0
 while True:
@@ -56,16 +57,16 @@ def test_a_status_of_another_version_says_what_it_can(tmp_path: Path) -> None:
 
 def test_no_bit_of_it_changes_unnoticed(tmp_path: Path) -> None:
     write_status(tmp_path, Told(3), 2.5)
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / STATUS).read_bytes()
     for cut in range(len(whole) - 1):
-        (tmp_path / FILE).write_bytes(whole[:cut])
+        (tmp_path / STATUS).write_bytes(whole[:cut])
         assert read_status(tmp_path, Told) == Told()
     for bit in range(8 * (len(whole) - 1)):
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
-        (tmp_path / FILE).write_bytes(changed)
+        (tmp_path / STATUS).write_bytes(changed)
         assert read_status(tmp_path, Told) == Told()
-    (tmp_path / FILE).write_bytes(bytes(4096))
+    (tmp_path / STATUS).write_bytes(bytes(4096))
     assert read_status(tmp_path, Told) == Told(), "what some file systems leave after a power cut"
 
 
@@ -90,6 +91,45 @@ def test_a_reader_meets_a_whole_status_while_it_is_written(tmp_path: Path) -> No
 
 
 def test_what_the_disk_refuses_is_said(tmp_path: Path) -> None:
-    (tmp_path / FILE).mkdir()
+    (tmp_path / STATUS).mkdir()
     with pytest.raises(StorageError, match="writing the status"):
         write_status(tmp_path, Told(), 2.5)
+
+
+# ---- how the last daemon ended ---------------------------------------------------------------
+
+
+def test_the_first_start_is_known(tmp_path: Path) -> None:
+    assert last_run.record_startup(tmp_path, "a").reason == "first_start"
+
+
+def test_a_state_without_the_file_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "state.db").touch()
+    assert last_run.record_startup(tmp_path, "a").reason == "unknown"
+
+
+@pytest.mark.parametrize(("now", "reason"), [("a", "crash"), ("b", "power_cut")])
+def test_without_an_end_it_was_cut_off(tmp_path: Path, now: str, reason: str) -> None:
+    last_run.record_startup(tmp_path, "a")
+    assert last_run.record_startup(tmp_path, now).reason == reason
+
+
+@pytest.mark.parametrize("now", ["a", "b"])
+def test_an_orderly_end_is_one_whatever_the_machine_did_afterwards(tmp_path: Path, now: str) -> None:
+    last_run.record_startup(tmp_path, "a")
+    last_run.record_shutdown(tmp_path, "a", "clean_stop")
+    assert last_run.record_startup(tmp_path, now).reason == "clean_stop"
+    assert last_run.record_startup(tmp_path, now).reason == "crash", "said once only"
+
+
+def test_a_damaged_database_is_named_to_the_next_start(tmp_path: Path) -> None:
+    last_run.record_startup(tmp_path, "a")
+    last_run.record_shutdown(tmp_path, "a", "damaged", "samples.db")
+    assert last_run.record_startup(tmp_path, "a") == last_run.Boot("damaged", "samples.db")
+
+
+def test_a_damaged_note_is_no_reason_not_to_start(tmp_path: Path) -> None:
+    last_run.record_startup(tmp_path, "a")
+    (tmp_path / last_run.BOOT).write_bytes(b"{")
+    assert last_run.record_startup(tmp_path, "a").reason == "unknown"
+    assert last_run.record_startup(tmp_path, "a").reason == "crash"

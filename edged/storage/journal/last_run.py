@@ -1,16 +1,30 @@
-"""How the daemon ended last time: `boot.json` says what it was doing, so that a start knows why it is one."""
+"""What the last daemon left: `boot.json` says how it ended, `status.json` what it reported.
+
+The status is a report and no state, and comes every few seconds for years: it is written in place and never
+synced, so that the kernel writes one page at most as often as it cleans its cache. A power cut may leave an
+older one, or none. The line carries a CRC-32, for a reader may meet it half-written.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
+from zlib import crc32
 
-from edged.errors import CorruptError
-from edged.storage.files.atomic import publish_file
+from edged.domain.training.message import Message
+from edged.errors import CorruptError, TrainingError
+from edged.storage.files.atomic import disk_errors, publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
 
-FILE = "boot.json"
+M = TypeVar("M", bound=Message)
+
+BOOT, STATUS = "boot.json", "status.json"
+_ATTEMPTS = 5  # to read the status while a daemon might write it
 
 Ending = Literal["clean_stop", "watchdog", "damaged"]
 Reason = Literal[Ending, "start_failed", "first_start", "crash", "power_cut", "unknown"]
@@ -72,11 +86,11 @@ def _publish(
     serving: bool = True,
 ) -> None:
     values = {"boot_id": boot_id, "ended": ended, "damaged": damaged, "failed": failed, "serving": serving}
-    publish_file(state / FILE, seal(values))
+    publish_file(state / BOOT, seal(values))
 
 
 def _last(state: Path, boot_id: str) -> Boot:
-    file = state / FILE
+    file = state / BOOT
     if not file.exists():
         used = (state / "state.db").exists()
         return Boot("unknown" if used else "first_start")
@@ -96,7 +110,7 @@ def _last(state: Path, boot_id: str) -> Boot:
 def crashed(state: Path) -> bool:
     """Return whether the last daemon of `state`, where none runs, ended without having recorded why."""
     try:
-        kept = read_sealed(state / FILE)
+        kept = read_sealed(state / BOOT)
     except CorruptError:
         return False
     return kept.get("ended") is None
@@ -108,3 +122,33 @@ def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None 
     Raises StorageError when it cannot be noted: the next start will speak of a crash.
     """
     _publish(state, boot_id, how, damaged)
+
+
+# ---- the last status -------------------------------------------------------------------------
+
+
+def write_status(state: Path, status: Message, told_at: float) -> None:
+    """Write a status, told at this second of the monotonic clock. StorageError when the disk refuses it."""
+    content = json.dumps({**status.to_json(), "told_at": told_at}).encode()
+    line = b"%08x %s\n" % (crc32(content), content)  # what is longer of the one before stays behind it
+    with disk_errors("writing the status", state / STATUS):
+        file = os.open(state / STATUS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.pwrite(file, line, 0) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
+
+
+def read_status(state: Path, kind: type[M]) -> M:
+    """Read the status that was written last; one that says nothing where none can be read."""
+    for _ in range(_ATTEMPTS):
+        try:
+            crc, _, content = (state / STATUS).read_bytes().partition(b"\n")[0].partition(b" ")
+        except OSError:
+            break
+        if crc == b"%08x" % crc32(content):
+            with suppress(TrainingError):  # of a version whose status is another
+                return kind.from_json(json.loads(content))
+            break
+    return kind()

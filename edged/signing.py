@@ -219,7 +219,7 @@ class Sealer:
         self._cipher = _cipher(fresh.exchange(theirs), self._public + theirs.public_bytes_raw())
 
     def seal(self, message: bytes, about: bytes) -> bytes:
-        """The encrypted message; `about` is authenticated, and must be known to whoever opens it."""
+        """The encrypted message; `about` is authenticated, and must be known for opening it."""
         nonce = os.urandom(_NONCE_BYTES)
         return SEALED + self._public + nonce + self._cipher.encrypt(nonce, message, about)
 
@@ -313,7 +313,7 @@ class AgreementKey:
 
 
 def keystream(key: bytes, size: int) -> bytes:
-    """`size` bytes that look random to whoever does not know the 32 bytes of `key`, by ChaCha20."""
+    """Return `size` bytes that look random without the 32 bytes of `key`, by ChaCha20."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 

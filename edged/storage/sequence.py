@@ -1,4 +1,4 @@
-"""Numbers of messages that go on over restarts."""
+"""Numbers of messages that continue across restarts."""
 
 from __future__ import annotations
 

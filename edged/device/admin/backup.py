@@ -156,7 +156,7 @@ def restore_streams(
     """Replace the state of every stream that is in the file; each is restored whole, or not at all.
 
     Raises RefusedError when one of them is not in the configuration, and as `restore`; the same call again
-    goes on where it ended.
+    continues where it ended.
     """
     known = {config.name: config for config in configs}
     results: dict[str, RestoreReport] = {}

@@ -86,7 +86,7 @@ def _wipe_values(state: Path, what: Sequence[str]) -> None:
     """What the registry keeps beside its models: positions, and traces of samples and labels."""
     with Registry.open(state) as registry:
         if "checkpoints" in what:
-            registry.set_value("consumed", 0)  # whoever begins anew learns from all that is there
+            registry.set_value("consumed", 0)  # the next run learns from all that is there
         if "samples" in what or "labels" in what:
             registry.erase_traces(SAMPLE_TRACES if "samples" in what else LABEL_TRACES, alone=True)
 

@@ -36,7 +36,7 @@ STREAM_CACHE_KIB = 128  # of each of several streams
 STANDARD = [256]
 # Without it weights grow with every step of years: +0.8 points of accuracy (docs/studies/learning.md).
 DECAY = 0.15
-# Samples that are answered rightly already go on teaching: +0.2 points (docs/studies/learning.md).
+# Samples that are answered rightly still teach: +0.2 points (docs/studies/learning.md).
 SMOOTHING = 0.1
 HIDDEN = {"autoencoder": [64, 32], "cnn1d": [32, 32], "gru": [64]}
 ORDER_FILE = "bundle.hidden.json"
@@ -149,7 +149,7 @@ def _usable(config: Config, out: Path) -> bool:
             log.warning(
                 IGNORED[key],
                 where=f"model.{key}",
-                remedy=f"the standard bundle has another one; remove {out} to begin anew",
+                remedy=f"the standard bundle has another one; remove {out} to build it again",
             )
     return True
 

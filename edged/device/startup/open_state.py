@@ -101,9 +101,9 @@ def open_state(
                 )
             )
             checkpoints = Checkpoints(state / "checkpoints", config.training.keep_checkpoints)
-            anew = renumber(samples, registry, checkpoints)
-            if anew is not None:
-                recovery.record(anew)
+            renumbered = renumber(samples, registry, checkpoints)
+            if renumbered is not None:
+                recovery.record(renumbered)
             cut_off = unfinished(checkpoints, registry)
             for generation in checkpoints.damaged:
                 recovery.record(f"checkpoint {generation} is damaged: an earlier one is used")
@@ -146,7 +146,7 @@ def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
         return Bundle.open(config.model.bundle)
     except (BundleError, CorruptError) as problem:
         bundle = Bundle.open(config.model.bundle, verify=False)
-        recovery.record(f"{problem.line()}: serving goes on, training cannot")
+        recovery.record(f"{problem.line()}: serving continues, training cannot")
         return bundle
 
 

@@ -2,7 +2,7 @@
 
 After an orderly end there is nothing to do; after a crash or a power cut half-written files are
 removed, what a part had begun is finished or undone, and a database that is damaged is set aside and
-begun anew. Nothing here needs to know how far the last process came: it only looks at what is there.
+a new one begun. Nothing here needs to know how far the last process came: it only looks at what is there.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _sweep(state: Path, found: Recovery) -> None:
 
 
 def renumber(samples: SampleLog, registry: Registry, checkpoints: Checkpoints) -> str | None:
-    """Where the sample log was lost, let the new one go on behind all that is known of the old one.
+    """Where the sample log was lost, let the new one continue behind all that is known of the old one.
 
     Checkpoints name replay memory by offset and how far they have learned by position in label order:
     a log that began at 1 again would give them other samples, and labels that count as learned.
@@ -204,7 +204,7 @@ def renumber(samples: SampleLog, registry: Registry, checkpoints: Checkpoints) -
     offset += OFFSET_MARGIN
     registry.set_value(_BEGUN, offset)  # first, so that a log that gets lost again is behind this one, too
     samples.continue_from(offset, seq + 1)
-    return f"the sample log begins anew at offset {offset}"
+    return f"the sample log begins again at offset {offset}"
 
 
 class UnfinishedRun(NamedTuple):

@@ -230,8 +230,8 @@ def restore(
 ) -> RestoreReport:
     """Put a backup in the place of a state directory, whole or not at all.
 
-    To be called under the directory's lock and as its owner (`as_owner_of`): whoever owns a directory decides
-    where names in it lead.
+    To be called under the directory's lock and as its owner (`as_owner_of`), who decides where names in it
+    lead.
 
     `source` is the backup, opened for reading; the directory `state` is made where there is none, and a state
     that is there may go with `replace`. `trusted` says whether a signature of a message counts; None takes

@@ -23,7 +23,7 @@ STATE = (
     "exports", "updates", "rounds", "fleet", "incoming", "bundles", "bundle",
     "bundle.hidden.json", "config.set.json", "boot.json", last_run.STATUS,
 )  # fmt: skip
-"""What belongs to a state; other files in its directory are nobody's business."""
+"""Names of what belongs to a state; other files in its directory are left alone."""
 
 
 def state_files(state: Path) -> list[Path]:
@@ -42,7 +42,7 @@ def finish(state: Path, *, disk: Disk = DISK) -> bool:
     Whether there was one to carry on. To be called under the directory's lock, before anything in it is
     opened.
 
-    Raises StorageError when the disk refuses; the next call goes on.
+    Raises StorageError when the disk refuses; the next call continues.
     """
     restored, replaced = state / RESTORED, state / REPLACED
     with disk_errors("restoring", state):
@@ -74,7 +74,7 @@ def _move_in(state: Path, restored: Path, replaced: Path, disk: Disk) -> None:
 
 @contextmanager
 def as_owner_of(directory: Path) -> Iterator[None]:
-    """Within it root has the owner's and the group's rights to files, and no others; nobody else changes.
+    """Give root the rights of the owner and the group to files, and no others; change nothing for other users.
 
     What is made belongs to the owner then, and links that the owner has laid lead root nowhere that the owner
     may not go. It holds for the whole process: for commands, not for a process with threads of its own.

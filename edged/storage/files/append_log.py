@@ -36,7 +36,7 @@ class LogRecord:
 
     @property
     def head(self) -> Mapping[str, Any]:
-        """What the record begins with; read anew each time, for thousands of them are kept."""
+        """Read what the record begins with; each time, for thousands of records are kept."""
         return dict(json.loads(self.text))
 
 

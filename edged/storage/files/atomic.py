@@ -289,7 +289,7 @@ def set_aside(paths: Iterable[Path], *, disk: Disk = DISK) -> list[Path]:
 def sweep(parent: Path, *, disk: Disk = DISK) -> list[str]:
     """Remove what interrupted publishes left in `parent`; the names removed.
 
-    Call it only where nobody else publishes into `parent` at the moment.
+    Call it only while no other thread or process publishes into `parent`.
     """
     if not parent.is_dir():
         return []
@@ -366,7 +366,7 @@ class DirectoryLock:
 
     @classmethod
     def holder(cls, path: Path) -> int | None:
-        """Pid of the process that holds the lock of this state directory, None when nobody does.
+        """Return the pid of the process that holds the lock of this state directory; None without one.
 
         0 stands for a holder that has not written its pid yet.
         """

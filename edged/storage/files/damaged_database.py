@@ -24,7 +24,7 @@ _BLOCK = 1 << 20
 
 
 def damage(path: Path, seconds: float) -> str | None:
-    """What is wrong with a database that nobody has open; None when nothing was found in `seconds`.
+    """Return what is wrong with a database that is not open; None when nothing was found in `seconds`.
 
     The header is always looked at. `PRAGMA quick_check` goes through the pages until the time is up:
     what lies behind is found when it is used.
@@ -111,7 +111,7 @@ def database_files(path: Path) -> list[Path]:
 def rename_damaged(path: Path, now: float, *, disk: Disk = DISK) -> str:
     """Rename a damaged database with its logs, or a damaged file or directory, durably; return the new name.
 
-    Nobody may have it open; `now` is Unix seconds, for the name.
+    It must not be open; `now` is Unix seconds, for the name.
 
     Raises StorageError when the disk refuses.
     """

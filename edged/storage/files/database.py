@@ -73,7 +73,7 @@ def connect(
             _configure(db, readonly, synchronous if DISK.durable else "OFF", wal_bytes)
             unless_opened.pop_all()
     if not readonly:
-        # Also where the file was there: whoever made it may have been cut off before this.
+        # Also where the file was there: its creation may have been cut off before this.
         fsync_directory(path.parent)
     return db
 
@@ -189,7 +189,7 @@ def snapshot(db: sqlite3.Connection, path: Path) -> Iterator[None]:
 class WriteAheadLog:
     """Keeps the write-ahead log short where readers follow each other without a gap.
 
-    SQLite starts the log over only in a moment in which nobody reads from it; without such a
+    SQLite starts the log over only in a moment without a reader; without such a
     moment it would grow for ever. Beyond `wal_bytes` the writer waits for the readers of that moment
     (a window takes some 20 ms); those that come meanwhile read from the file.
     """

@@ -141,7 +141,7 @@ class Journal:
         self._path = path
         self._lock = threading.RLock()
         self.writes = 0
-        """Transactions so far: nobody else writes while a process has it open."""
+        """Transactions so far: no other process writes while one has it open."""
 
     def shrink(self) -> None:
         """Give back memory that is kept for the next use; from any thread."""

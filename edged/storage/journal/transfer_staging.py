@@ -80,7 +80,7 @@ class TransferStaging:
                 self._keep(transfer)
                 self._present = set()
             elif self.transfer.purpose != transfer.purpose:
-                self._keep(replace(self.transfer, purpose=transfer.purpose))  # whoever announced it last
+                self._keep(replace(self.transfer, purpose=transfer.purpose))  # the last announcement counts
             self._touched = self._clock.monotonic()
             return self.missing()
 

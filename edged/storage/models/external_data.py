@@ -1,7 +1,7 @@
 """Where an ONNX file says that tensors lie outside of it, and which operators it has; no ONNX package needed.
 
-Only the fields that lead to tensors and operators are followed. What is no protobuf is refused: whether other
-parsers would read on behind it, and find more, nobody can say.
+Only the fields that lead to tensors and operators are followed. What is no protobuf is refused: other
+parsers may read on behind it, and find more.
 
 Source: onnx.proto3 of the ONNX project, messages ModelProto to StringStringEntryProto.
 """

@@ -146,7 +146,7 @@ class StoredModels(Journal):
                 version, parent, created, source, run, generation, data or ModelData(),
                 metrics or ModelFigures(), verdict, status,
             )  # fmt: skip
-            # A copied candidate may bring the manifest of its own publication: it is written anew.
+            # A copied candidate may bring the manifest of its own publication: it is written again.
             folder = self._path_of(version)
             try:
                 atomic.publish_directory(staging, folder, extra={"model": record.to_json()}, disk=self._disk)

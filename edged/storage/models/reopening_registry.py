@@ -1,4 +1,4 @@
-"""A registry that holds no connection while nobody uses it: hundreds of keys or streams may have one."""
+"""A registry that holds no connection while it is idle: hundreds of streams may have one."""
 
 from __future__ import annotations
 

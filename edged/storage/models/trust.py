@@ -45,7 +45,7 @@ class Trust:
 
     @property
     def lost(self) -> bool:
-        """Whether both files were damaged, and nobody has allowed older bundles since."""
+        """Whether both files were damaged, and older bundles have not been allowed since."""
         return bool(self._values.get("lost"))
 
     def _read(self) -> Mapping[str, Any]:

@@ -222,7 +222,7 @@ class Outbox:
                 return
 
     def _give_up(self, kind: MessageKind, size: int) -> int:
-        """Delete the oldest of one kind that nobody holds, about `size` bytes of them; their number."""
+        """Delete the oldest of one kind that are not held, about `size` bytes; return their number."""
         given_up: list[tables.OutboxRow] = []
         with closing(tables.rows(self._db, kind, self._given[kind])) as found:
             for row in found:

@@ -129,7 +129,7 @@ def write_counts(
 
 
 def waiting(path: Path) -> OutboxBacklog:
-    """What waits in an outbox that nobody has open; StorageError when there is none or it cannot be read."""
+    """Count what waits in an outbox that is not open; StorageError when it is missing or cannot be read."""
     with closing(connect(path, readonly=True)) as db:
         require_format(db, path, FORMAT)
         with translated(path):

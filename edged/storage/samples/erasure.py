@@ -134,7 +134,7 @@ def _log_overwritten(db: sqlite3.Connection, path: Path) -> bool:
     with database.translated(path):
         if db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0]:
             return False
-        # All of it is in the database now: the next writer begins it anew.
+        # All of it is in the database now: the next writer starts it over.
         _zero(path.with_name(f"{path.name}-wal"))
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return True
@@ -153,12 +153,12 @@ class Scrubber:
             db.execute("PRAGMA secure_delete = ON")
 
     def keep_clean(self) -> None:
-        """Between two transactions: overwrite the log, when it is time and nobody reads from it."""
+        """Between two transactions: overwrite the log, when it is time and there is no reader."""
         if time.monotonic() >= self._due:
             self.now()
 
     def now(self) -> None:
-        """Overwrite the log if nobody reads from it in this moment; else a minute later."""
+        """Overwrite the log if it has no reader at this moment; else a minute later."""
         self._due = time.monotonic() + self.EVERY
         with database.translated(self._path):
             patience = self._db.execute("PRAGMA busy_timeout").fetchone()[0]

@@ -1,6 +1,6 @@
 """Labels that people give to stored samples, and take back.
 
-An interval is labelled in parts, a transaction each, so that ingest goes on in between; `complete` finishes
+An interval is labelled in parts, a transaction each, so that ingest continues in between; `complete` finishes
 what a power cut has interrupted.
 """
 
@@ -69,7 +69,7 @@ class LabelHistory:
         return self._one("WHERE command = ?1 OR undone_by = ?1", command)
 
     def release(self, command: str) -> None:
-        """Let a command have a name that an earlier one had, which nobody asks for any more."""
+        """Let a command have the name of an earlier one, whose response is not needed any more."""
         if self.find(command) is not None:
             with self._log.changing(0) as (db, _):
                 db.execute(

@@ -113,7 +113,7 @@ def exclude(db: sqlite3.Connection, offsets: Sequence[int], tally: SampleCounts)
     """Exclude samples from label order, in the current transaction; their labels stay."""
     out = [state for state in _states(db, list(offsets)).values() if state.seq is not None]
     tally.holdout_labels -= sum(state.holdout for state in out)
-    tally.relabelled += len(out)  # whoever holds them reads them again
+    tally.relabelled += len(out)  # readers that hold them read them again
     db.execute(_ASIDE, (json_list(list(offsets)),))
 
 

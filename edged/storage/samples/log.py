@@ -89,8 +89,8 @@ class SampleLog(JoiningReader):
 
     Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
 
-    `damage` is what a commit, or a read of what ingest goes on from, found wrong with the file itself. It is
-    permanent: start a new log.
+    `damage` is what a commit, or a read of what ingest continues from, found wrong with the file itself. It
+    is permanent: start a new log.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class SampleLog(JoiningReader):
     def erase(self, *, samples: bool = False, labels: bool = False, alone: bool = False) -> dict[str, int]:
         """Erase all samples, or their labels alone, so that none of their bytes stays in the files.
 
-        Offsets and positions in label order go on where they were; what was erased counts as evicted.
+        Offsets and positions in label order continue where they were; what was erased counts as evicted.
         Refused messages go in either case: they may hold samples and labels.
 
         With `alone` no other process has the log open: then the end of the file that is given back to the
@@ -402,7 +402,7 @@ class SampleLog(JoiningReader):
             evicting.forget_position()
 
     def exclude(self, offsets: Sequence[int]) -> None:
-        """Exclude these samples from learning and evaluation, until they are included or labelled anew."""
+        """Exclude these samples from learning and evaluation, until they are included or labelled again."""
         with self._writing() as (tally, _):
             labelling.exclude(self._db, offsets, tally)
 
@@ -503,7 +503,7 @@ class SampleLog(JoiningReader):
         tally.holdout_labels += int((labelled & holdout).sum())
 
     def _numbers_of(self, sources: Sequence[str]) -> dict[str, int]:
-        """Return the numbers of these sources, and perhaps of others; none where nobody needs to know."""
+        """Return the numbers of these sources, and perhaps of others; none where there is no source."""
         named = {source for source in sources if source}
         if not named <= self._sources.keys():
             if len(self._sources) > MOST_SOURCES:

@@ -26,7 +26,7 @@ def test_with_a_damaged_bundle_serving_goes_on(tmp_path: Path, bundle: Path) -> 
     (bundle / "inference_model.onnx").write_bytes(b"x")
     state = opened(tmp_path, bundle)
     (line,) = state.recovery.repaired
-    assert line.endswith("serving goes on, training cannot")
+    assert line.endswith("serving continues, training cannot")
     assert "inference_model.onnx" in line
     state.close()
 

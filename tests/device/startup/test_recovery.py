@@ -115,7 +115,7 @@ def test_a_log_that_was_lost_goes_on_behind_what_is_known_of_it(tmp_path: Path) 
     with Registry.open(tmp_path) as registry, open_log(tmp_path, holdout=0.0) as log:
         assert (
             renumber(log, registry, checkpoints)
-            == f"the sample log begins anew at offset {401 + OFFSET_MARGIN}"
+            == f"the sample log begins again at offset {401 + OFFSET_MARGIN}"
         )
         assert log.next_offset() == 401 + OFFSET_MARGIN
         assert log.last_seq() == 90

@@ -13,8 +13,7 @@ from typing import Any
 
 from edged.signing import sign
 from edged.storage.files.checksummed_json import seal, unseal
-from edged.storage.models.bundles import FileEntry
-from edged.storage.models.manifest import DESCRIPTION, SIGNATURE
+from edged.storage.models.bundles import DESCRIPTION, SIGNATURE, FileEntry
 
 Rng = random.Random
 

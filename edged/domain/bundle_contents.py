@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypeAlias
 
 from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message, SparseMessage
@@ -46,11 +46,8 @@ class Tensor:
         return math.prod(self.row)
 
 
-class Standardisation(TypedDict):
-    """Names of the frozen parameters that hold a mean and a factor (1/std), each `(d,)` float32."""
-
-    mean: str
-    scale: str
+Standardisation: TypeAlias = Mapping[str, str]
+"""Names of the frozen parameters that hold the `mean` and the factor `scale` (1/std), each `(d,)` float32."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _move_in(state: Path, restored: Path, replaced: Path, disk: Disk) -> None:
 
 @contextmanager
 def as_owner_of(directory: Path) -> Iterator[None]:
-    """Give root the rights of the owner and the group to files, and no others; change nothing for other users.
+    """Give root the rights of owner and group to files, and no others; nothing changes for other users.
 
     What is made belongs to the owner then, and links that the owner has laid lead root nowhere that the owner
     may not go. It holds for the whole process: for commands, not for a process with threads of its own.

@@ -15,8 +15,15 @@ from typing import BinaryIO
 from edged.domain.model_files import SUFFIXES
 from edged.errors import BundleError, RefusedError, StorageError
 from edged.storage.files import atomic
-from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry
-from edged.storage.models.manifest import MOST_FILES, MOST_PACKED, SIGNATURE, is_plain
+from edged.storage.models.bundles import (
+    DESCRIPTION,
+    MOST_FILES,
+    MOST_PACKED,
+    SIGNATURE,
+    Bundle,
+    FileEntry,
+    is_plain,
+)
 from edged.storage.models.signatures import open_bundle
 
 UNPACKED = "unpacked"

@@ -6,42 +6,29 @@ the tensors and parameters and holds the SHA-256 of every file. Only the standar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from edged.domain.bundle_contents import (
     PARAMETERS,
     REBUILD,
     BundleContents,
     FileEntry,
-    LossOptions,
     Standardisation,
-    StoredForm,
     Tensor,
 )
 from edged.errors import BundleError, CorruptError, StorageError, TrainingError
 from edged.storage.files import checksummed_json
 from edged.storage.files.atomic import DISK, STAGING, disk_errors, fsync_directory, staging_path
 from edged.storage.models.external_data import external_places
-from edged.storage.models.manifest import (
-    DESCRIPTION,
-    FORMAT,
-    MOST_TEXT,
-    SIGNATURE,
-    read_files,
-    read_manifest,
-    read_tensor,
-)
 
 if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonFields, JsonObject
+    from edged.domain.json_fields import JsonObject
     from edged.domain.stream.schema import Schema
-    from edged.domain.training.message import Message
-
-    M = TypeVar("M", bound=Message)
 
 __all__ = [
     "CLASSIFYING",
@@ -57,6 +44,15 @@ __all__ = [
     "refuse_foreign",
     "seal",
 ]
+
+FORMAT = 1
+DESCRIPTION, SIGNATURE = "bundle.json", "bundle.sig"
+MOST_FILES = 64
+MOST_TEXT = 16 << 20  # bytes of bundle.json
+MOST_PACKED = 0xFFFF_FFFF  # bytes of a bundle file
+LONGEST_NAME = 200  # bytes
+_UNPACK = "unpack it with `edged artifacts unpack`"
+_LARGEST = 1 << 31  # of one dimension
 
 CLASSIFYING = ("cross_entropy", "bce_with_logits")
 MEASURING = ("mse", "l1")
@@ -74,7 +70,15 @@ class Bundle(BundleContents):
         Raises BundleError when the directory is no bundle, or one of another format, or a file is missing;
         CorruptError when a file is not what `bundle.json` says.
         """
-        bundle = _parse(read_manifest(path), path)
+        where = str(path / DESCRIPTION)
+        try:
+            bundle = cls.from_json({**_read_description(path), "path": str(path)})
+        except TrainingError as problem:
+            field = problem.where.removeprefix(f"{cls.__name__}.")
+            what = f"{field[:120]} is missing or wrong: {problem.what}"
+            raise CorruptError(what, where=where, remedy=REBUILD) from problem
+        if (wrong := _wrong_field(bundle)) is not None:
+            raise CorruptError(wrong, where=where, remedy=REBUILD)
         if verify:
             bundle.verify()
         return bundle
@@ -176,16 +180,7 @@ class Bundle(BundleContents):
 
     def to_json(self) -> JsonObject:
         """Return what `bundle.json` says, without its hash."""
-        written = {
-            "path": False,
-            "more_outputs": bool(self.more_outputs),
-            "loss_options": self.loss_options != LossOptions(),
-            "properties": bool(self.properties),
-            "context": bool(self.context),
-            "change_of": bool(self.change_of),
-            **{name: getattr(self, name) is not None for name in ("forms", "version", "expires")},
-        }
-        return {"format": FORMAT, **self.without(*(name for name in written if not written[name]))}
+        return {"format": FORMAT, **self.without("path")}
 
 
 def seal(bundle: Bundle, names: Iterable[str]) -> Bundle:
@@ -251,55 +246,54 @@ def finish_interrupted(out: Path) -> bool:
     return False
 
 
-def _parse(fields: JsonFields, path: Path) -> Bundle:
-    def texts(key: str) -> dict[str, str]:
-        return {name: str(text) for name, text in fields.inner(key).values.items()}
+def is_plain(name: str) -> bool:
+    """Tell whether a name is one of a file in this very folder, on any system."""
+    usual = name.isascii() and name.isprintable() and 0 < len(name) <= LONGEST_NAME
+    return usual and not name.startswith(".") and not set(name) & set('/\\:*?"<>|')
 
-    def tensors(key: str) -> tuple[Tensor, ...]:
-        return tuple(read_tensor(item) for item in fields.each(key))
 
-    def standardisation(key: str) -> Standardisation:
-        inner = fields.inner(key)
-        return {"mean": inner.get("mean", str), "scale": inner.get("scale", str)}
+def _read_description(path: Path) -> JsonObject:
+    """Read `bundle.json` in directory `path`; raises BundleError or CorruptError."""
+    file = path / DESCRIPTION
+    try:
+        if path.is_file():
+            raise BundleError("is one file, a bundle is a directory here", where=str(path), remedy=_UNPACK)
+        if file.stat().st_size > MOST_TEXT:
+            raise CorruptError(f"is larger than {MOST_TEXT:,} bytes", where=str(file), remedy=REBUILD)
+        text = file.read_bytes()
+        data = json.loads(text.decode())
+    except (FileNotFoundError, NotADirectoryError):
+        raise BundleError("no bundle: bundle.json is missing", where=str(path), remedy=REBUILD) from None
+    except OSError as problem:
+        raise BundleError(f"cannot be read: {problem.strerror}", where=str(file)) from problem
+    except (ValueError, RecursionError) as problem:
+        raise CorruptError("is not valid JSON", where=str(file), remedy=REBUILD) from problem
+    if not isinstance(data, dict):
+        raise CorruptError("is not a JSON object", where=str(file), remedy=REBUILD)
+    if data.get("format") != FORMAT:
+        what = f"has format {data.get('format')!r}, this version reads format {FORMAT}"
+        raise BundleError(what, where=str(file), remedy=REBUILD)
+    return checksummed_json.unseal(text, file)
 
-    def values(key: str) -> dict[str, Any]:
-        return fields.get(key, dict)
 
-    def read(kind: type[M], found: object) -> M:
-        try:
-            return kind.from_json(found)
-        except TrainingError as problem:
-            what = f"{problem.where} is missing or wrong: {problem.what}"
-            raise CorruptError(what, where=str(path / DESCRIPTION), remedy=REBUILD) from problem
-
-    return Bundle(
-        path=path,
-        edged=fields.get("edged", str),
-        loss=fields.get("loss", str),
-        optimizer=fields.get("optimizer", str),
-        input=read_tensor(fields.inner("input")),
-        output=read_tensor(fields.inner("output")),
-        label=read_tensor(fields.inner("label")),
-        trainable=fields.texts("trainable", MOST_TEXT),
-        frozen=fields.texts("frozen", MOST_TEXT),
-        standardise=fields.optional("standardise", standardisation),
-        target_standardise=fields.optional("target_standardise", standardisation),
-        opset=fields.get("opset", int),
-        engine=fields.get("engine", str),
-        seed=fields.optional("seed", lambda key: fields.get(key, int)),
-        files=read_files(fields, path / DESCRIPTION),
-        portable=fields.optional("portable", values),
-        made_with=fields.optional("made_with", texts, {}),
-        more_outputs=fields.optional("more_outputs", tensors, ()),
-        loss_options=fields.optional(
-            "loss_options", lambda key: read(LossOptions, values(key)), LossOptions()
-        ),
-        forms=fields.optional(
-            "forms", lambda key: {name: read(StoredForm, form) for name, form in values(key).items()}
-        ),
-        properties=fields.optional("properties", values, {}),
-        context=fields.optional("context", lambda key: tuple(map(float, fields.get(key, list))), ()),
-        change_of=fields.optional("change_of", lambda key: tuple(map(int, fields.get(key, list))), ()),
-        version=fields.optional("version", lambda key: fields.count(key, least=0)),
-        expires=fields.optional("expires", lambda key: fields.count(key, least=0)),
-    )
+def _wrong_field(bundle: Bundle) -> str | None:
+    """Find a value that its type alone does not rule out; it may come from anywhere."""
+    for name in bundle.files:
+        # The file list must not lead out of the directory.
+        if not is_plain(name) or name == DESCRIPTION:
+            return f"files: {name[:80]!r} is not a plain file name"
+    if len(bundle.files) > MOST_FILES:
+        return f"names {len(bundle.files)} files, {MOST_FILES} at most are taken"
+    tensors = {"input": bundle.input, "output": bundle.output, "label": bundle.label}
+    tensors |= {f"more_outputs[{at}]": tensor for at, tensor in enumerate(bundle.more_outputs)}
+    for name, tensor in tensors.items():
+        sizes = [size for size in tensor.shape if isinstance(size, int)]
+        if not tensor.shape or not all(1 <= size <= _LARGEST for size in sizes):
+            return f"{name}.shape is missing or wrong: expected sizes from 1 to {_LARGEST} and names"
+    for name in ("standardise", "target_standardise"):
+        if (names := getattr(bundle, name)) is not None and set(names) != {"mean", "scale"}:
+            return f"{name} is missing or wrong: expected mean and scale"
+    for name in ("version", "expires"):
+        if (getattr(bundle, name) or 0) < 0:
+            return f"{name} is missing or wrong: expected 0 or more"
+    return None

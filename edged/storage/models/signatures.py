@@ -17,8 +17,7 @@ from edged.errors import BundleError, ConfigError, RefusedError, StorageError
 from edged.signing import BYTES, Keys, sign
 from edged.storage.files.atomic import disk_errors, publish_file
 from edged.storage.files.checksummed_json import seal
-from edged.storage.models.bundles import DESCRIPTION, Bundle
-from edged.storage.models.manifest import SIGNATURE
+from edged.storage.models.bundles import DESCRIPTION, SIGNATURE, Bundle
 
 HEADER = b"edged-bundle-1\n"
 

@@ -320,7 +320,7 @@ class Device(RuleBasedStateMachine):
         damage(self.post.path, cut=cut)
         self.post.lose_all()
         self.start()
-        assert self.post.path.with_name(f"{self.post.path.name}.damaged").exists()
+        assert list(self.post.path.parent.glob(f"{self.post.path.name}.damaged-*"))
 
     # ---- what always holds -----------------------------------------------------------------
 

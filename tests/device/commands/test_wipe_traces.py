@@ -73,7 +73,11 @@ def full_device(folder: Path, broker: Broker) -> tuple[Device, Any]:
 
 
 def leave_copies(state: Path, traces: Traces) -> None:
-    for name in ("samples.db.damaged-20260101T000000Z", "outbox.db.damaged", ".replaced/samples.db"):
+    for name in (
+        "samples.db.damaged-20260101T000000Z",
+        "outbox.db.damaged-20260101T000000Z",
+        ".replaced/samples.db",
+    ):
         (state / name).parent.mkdir(exist_ok=True)
         (state / name).write_bytes(traces.x.tobytes() + traces.ids[0].encode())
 
@@ -125,7 +129,7 @@ def test_a_wipe_of_everything_leaves_no_trace(broker: Broker, tmp_path: Path) ->
         put_in_the_outbox(device.state, traces)
         leave_copies(device.state, traces)
         before = traces.found(device.state)
-        assert {"samples.db", "outbox.db", "outbox.db.damaged"} <= set(before)
+        assert {"samples.db", "outbox.db", "outbox.db.damaged-20260101T000000Z"} <= set(before)
         done = device.cli("wipe", str(device.path), *(f"--{name}" for name in ALL), "--yes")
         assert (done["samples"], done["messages"]) == (ROWS, ROWS)
         assert traces.found(device.state) == {}

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.device.commands.answers import CommandAnswers
-from edged.device.commands.classes import ClassCommands
 from edged.device.commands.device import PauseCommands, QueryCommands, SettingsCommands
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
-from edged.device.commands.label_reviews import LabelReviewCommands
-from edged.device.commands.labelling import LabelCommands
+from edged.device.commands.labelling import ClassCommands, LabelCommands, LabelReviewCommands
 from edged.device.commands.models import ModelCommands
 from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferCommands
@@ -34,8 +32,7 @@ from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
-from edged.domain.commands.running import RunningCommands
-from edged.domain.commands.tasks import Handler
+from edged.domain.commands.tasks import Handler, RunningCommands
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceReader

@@ -18,8 +18,7 @@ from edged.device.outbound.reporter import Reporter
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reports import DeviceStatus, Health, StreamLine, StreamsState
 from edged.domain.commands.delivery_policy import MessageKind
-from edged.domain.commands.running import RunningCommands
-from edged.domain.commands.tasks import Handler
+from edged.domain.commands.tasks import Handler, RunningCommands
 from edged.storage.models.trust import Trust
 from edged.storage.sequence import Sequence
 

@@ -22,8 +22,7 @@ from edged.device.events import Events
 from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Host, Pipeline
-from edged.domain.commands.running import RunningCommands
-from edged.domain.commands.tasks import Handler
+from edged.domain.commands.tasks import Handler, RunningCommands
 from edged.domain.training.training_run import RunOptions, RunResult
 from edged.engines.inference import InferenceReader
 from edged.mqtt.client.message import ReceivedMessage

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edged.device.commands.answers import LocalCommand, command_of, encoded
-from edged.device.commands.task_reporter import TaskReporter
+from edged.device.commands.answers import LocalCommand, TaskReporter, command_of, encoded
 from edged.domain.commands.audit import SIGNER
 from edged.domain.commands.rules import Freshness, Request, answer_of, arguments, digest, identity, parse
 from edged.domain.commands.signatures import Authority, SigningPolicy, UsedTransactions
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
     from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
     from edged.domain.commands.rules import Answer
-    from edged.domain.commands.running import RunningCommands
     from edged.domain.commands.signatures import TrustedKeys
-    from edged.domain.commands.tasks import Handler, Task
+    from edged.domain.commands.tasks import Handler, RunningCommands, Task
     from edged.storage.journal.journal import Journal
     from edged.storage.models.trust import Trust
 

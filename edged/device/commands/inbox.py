@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
     from edged.device.commands.dispatcher import CommandDispatcher
-    from edged.domain.commands.running import RunningCommands
     from edged.domain.commands.signatures import Authority
+    from edged.domain.commands.tasks import RunningCommands
 
 RATE, BURST = 50.0, 200.0  # commands per second, and at once, in each queue
 MAX_WAITING = 100

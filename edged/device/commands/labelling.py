@@ -1,4 +1,4 @@
-"""The commands `label` and `label.undo`: labels that people give to samples, and take back."""
+"""Commands about labels and classes: given, taken back, reviewed, confirmed; added, removed and merged."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from edged.storage.samples.label_actions import held_label
 from edged.storage.samples.label_history import LabelHistory
 
 if TYPE_CHECKING:
+    from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
     from edged.device.live_pipeline import LivePipeline
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
-    from edged.domain.stream.sample import LabelValue
+    from edged.domain.stream.open_classes import OpenClasses
+    from edged.domain.stream.sample import LabelValue, StoredSample
+    from edged.domain.stream.schema import Schema
     from edged.errors import EdgedError
     from edged.storage.samples.label_actions import LabelAction
 
@@ -275,3 +278,99 @@ def _unsettled() -> StorageError:
     return StorageError(
         "the newest samples are not on the disk yet", where="samples.db", remedy="send it again"
     )
+
+
+SUSPECTS_LISTED = 20  # suspects of an answer without `limit`
+VALUES_SHOWN = 64  # features shown of a sample
+
+
+class LabelReviewCommands:
+    """`labels.suspects` lists labels that may be wrong, `labels.confirm` says which are right."""
+
+    def __init__(self, reviews: LabelReviews) -> None:
+        self._reviews = reviews
+
+    def suspects(self, request: Request) -> Answer:
+        """Return labels that a model contradicts which was fitted without them, the most suspect first."""
+        ts, labels, found = self._reviews.suspects(
+            int(request.get("limit", SUSPECTS_LISTED)), request.get("key")
+        )
+        schema = self._reviews.schema
+        return {"reviewed": ts, "labels": labels, "suspects": [suspect(schema, one) for one in found]}
+
+    def confirm(self, request: Request) -> Answer:
+        """Confirm the labels of samples: they are not suspected again unless they change."""
+        right = bool(request.get("right", True))
+        done, unknown = self._reviews.confirm(request["ids"], right=right)
+        return {"confirmed" if right else "withdrawn": done, "unknown": unknown}
+
+
+def suspect(schema: Schema, one: CheckedLabel) -> Answer:
+    """A suspect label as JSON values."""
+    return {
+        **sample(schema, one.id, one.sample),
+        "label_confidence": one.suspect.label_confidence,
+        "answer": schema.classes[one.suspect.answer],
+        "confidence": one.suspect.confidence,
+    }
+
+
+def sample(schema: Schema, sample_id: str, one: StoredSample) -> Answer:
+    """A sample as JSON values."""
+    return {
+        "id": sample_id,
+        "key": one.key,
+        "ts": one.ts,
+        "values": [float(f"{value:.6g}") for value in one.x[: min(VALUES_SHOWN, schema.measured)].tolist()],
+        "label": None if one.label is None else schema.classes[one.label],
+    }
+
+
+class ClassCommands:
+    """Changes the classes of a stream with `stream.max_classes`.
+
+    A change is one transaction of the sample log, which says by which command: one that was cut off is
+    carried out or answered by the next start.
+    """
+
+    def __init__(self, pipeline: LivePipeline) -> None:
+        self._samples = pipeline.samples
+
+    def add(self, request: Request, task: Task) -> Answer:
+        """Give a class an output of the network before its first label.
+
+        Raises RefusedError when it is here already, or no output is free.
+        """
+        return self._change(task, lambda classes, key: classes.add(request["class"], key))
+
+    def remove(self, request: Request, task: Task) -> Answer:
+        """Let a class be none: it is not answered, and its labels neither teach nor judge, old and new ones.
+
+        Raises RefusedError when it is none.
+        """
+        return self._change(task, lambda classes, key: classes.retire(request["class"], None, key))
+
+    def merge(self, request: Request, task: Task) -> Answer:
+        """Let the class `from` count as the class `to`, in labels, old and new ones, and in answers.
+
+        Raises RefusedError when one of them is none.
+        """
+        return self._change(task, lambda classes, key: classes.retire(request["from"], request["to"], key))
+
+    def resume_add(self, request: Request, task: Task) -> None:
+        """Finish and answer the command `class.add` that the end of the daemon cut off."""
+        task.done(self.add(request, task))
+
+    def resume_remove(self, request: Request, task: Task) -> None:
+        """Finish and answer the command `class.remove` that the end of the daemon cut off."""
+        task.done(self.remove(request, task))
+
+    def resume_merge(self, request: Request, task: Task) -> None:
+        """Finish and answer the command `class.merge` that the end of the daemon cut off."""
+        task.done(self.merge(request, task))
+
+    def _change(self, task: Task, change: Callable[[OpenClasses, str | None], int]) -> Answer:
+        with self._samples.changing_classes() as classes:
+            if task.key is None or not classes.changed_by(task.key):
+                change(classes, task.key)
+        return {"classes": list(classes.known), "free": classes.free}

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.domain.commands.rules import Answer, Request
-    from edged.domain.commands.running import RunningCommands
-    from edged.domain.commands.tasks import Task
+    from edged.domain.commands.tasks import RunningCommands, Task
 
 
 class TrainingCommands:

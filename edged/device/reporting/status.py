@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edged.device.reporting.registry_facts import RegistryFacts
     from edged.device.settings import PausedParts
     from edged.device.startup.recovery import Recovery
-    from edged.domain.commands.running import RunningCommands
+    from edged.domain.commands.tasks import RunningCommands
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.judging.metrics import QualityFigures
     from edged.host.vitals import VitalsReader

@@ -20,8 +20,7 @@ from edged.device.commands.answers import CommandAnswers, encoded
 from edged.device.commands.dispatcher import KEPT, CommandDispatcher, command_authority
 from edged.device.commands.inbox import MAX_WAITING, CommandInbox
 from edged.domain.commands.rules import MAX_PAYLOAD, digest, parse
-from edged.domain.commands.running import RunningCommands
-from edged.domain.commands.tasks import Handler, TaskProgress
+from edged.domain.commands.tasks import Handler, RunningCommands, TaskProgress
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.mqtt.client.message import MessageProperties, ReceivedMessage
 from edged.signing import new_pair, sign_command

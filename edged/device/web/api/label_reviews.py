@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from edged.device.commands.label_reviews import USUAL, sample, suspect
+from edged.device.commands.labelling import SUSPECTS_LISTED, sample, suspect
 from edged.device.web.http.bodies import HttpError, as_json
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class LabelEndpoints:
 
     async def suspects(self, request: Request) -> Response:
         """Return what the command `labels.suspects` answers; `?limit=50&key=pump` are its fields."""
-        limit = _number(request.query_params.get("limit", str(USUAL)), "limit", MOST)
+        limit = _number(request.query_params.get("limit", str(SUSPECTS_LISTED)), "limit", MOST)
         key = request.query_params.get("key")
         ts, labels, found = await asyncio.to_thread(self._reviews.suspects, limit, key)
         suspects = [suspect(self._reviews.schema, one) for one in found]

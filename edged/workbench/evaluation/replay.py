@@ -32,7 +32,7 @@ from edged.storage.files.atomic import scratch
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 from edged.workbench.evaluation.meters import Detections, PromiseMeter
-from edged.workbench.evaluation.pretraining import (
+from edged.workbench.evaluation.stream import (
     in_folder,
     rows_of_pretraining,
     statistics,

@@ -75,8 +75,7 @@ def _begin_with_no_change(graph: onnx.GraphProto) -> None:
 
 
 def _drawn(network: StandardNetwork) -> onnx.ModelProto:
-    from edged.bundles.graph.experts import experts
-    from edged.bundles.graph.templates import autoencoder, cnn1d, gru, mlp
+    from edged.bundles.graph.templates import autoencoder, cnn1d, experts, gru, mlp
 
     features, hidden, seed = network.features, network.hidden, network.seed
     if network.kind == "autoencoder":
@@ -112,6 +111,7 @@ def _carry_out(order: StandardBundleOrder | MixtureOrder) -> Done:
     if isinstance(order, StandardBundleOrder):
         build_standard(order)
     else:
+        require()
         from edged.bundles.export.mixture import export_mixture
 
         export_mixture(order)

@@ -20,9 +20,9 @@ from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, siz
 from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.losses.objective import keeps_all_outputs, objective
 from edged.bundles.preflight import lacking, obstacles, refusal
-from edged.bundles.source.classifiers import class_names
+from edged.bundles.source.axes import check_outputs
+from edged.bundles.source.classifiers import class_names, warn_about_probabilities
 from edged.bundles.source.normalise import conform, parameter_names, read_model
-from edged.bundles.source.recognise import warn_about_probabilities
 from edged.bundles.source.standardise import (
     INPUT,
     STANDARD_OUTPUT,
@@ -34,7 +34,6 @@ from edged.bundles.source.standardise import (
 )
 from edged.bundles.source.trainable import select
 from edged.bundles.source.training_mode import inference_form, running_statistics
-from edged.bundles.source.unchanged import check_outputs
 from edged.bundles.step_graph.builder import build_step_graph
 from edged.bundles.step_graph.portable import add_step_graph, raw_parameters
 from edged.bundles.step_graph.training_graph import TrainingGraph

@@ -16,7 +16,7 @@ from edged.bundles.export.forms import BASE
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.preflight import refusal, unsafe
-from edged.bundles.source import foreign
+from edged.bundles.source.contents import adopt_upstream, describe_upstream, is_upstream, load_graph
 from edged.bundles.source.normalise import conform, read_model
 from edged.domain.protocols import LearningRate
 from edged.domain.training.message import Message, SparseMessage
@@ -141,8 +141,8 @@ def verify(path: Path, *, threads: int = 1) -> VerifiedBundle:
     checks = [VerifiedPart("files", f"{len(bundle.files)} files are there, {fingerprint[:12]}")]
     _check_description(bundle)
     with tempfile.TemporaryDirectory() as folder:
-        if foreign.is_foreign(path):
-            bundle, notes = foreign.adopt(path, Path(folder))
+        if is_upstream(path):
+            bundle, notes = adopt_upstream(path, Path(folder))
             checks += [VerifiedPart("note", note) for note in notes]
         engine = open_engine(bundle.engine, bundle, threads=threads)
         checks.append(VerifiedPart("graphs", f"the graphs of the {engine.name} engine load"))
@@ -150,7 +150,7 @@ def verify(path: Path, *, threads: int = 1) -> VerifiedBundle:
         exported = Path(folder) / "exported.onnx"
         engine.export(exported)
         checks.append(VerifiedPart("export", _compare(bundle, exported, x)))
-        if foreign.is_foreign(path):
+        if is_upstream(path):
             checks.append(VerifiedPart("preflight", _preflight(bundle, exported)))
         before, after = _train(engine, x, y)
         checks.append(VerifiedPart("training", f"{STEPS} steps: loss {before:.4g} to {after:.4g}"))
@@ -158,14 +158,14 @@ def verify(path: Path, *, threads: int = 1) -> VerifiedBundle:
 
 
 def _open(path: Path, *, verify: bool) -> Bundle:
-    return foreign.describe(path) if foreign.is_foreign(path) else Bundle.open(path, verify=verify)
+    return describe_upstream(path) if is_upstream(path) else Bundle.open(path, verify=verify)
 
 
 def _check_description(bundle: Bundle) -> None:
     """What bundle.json says of the base model must be so: a file that was written anew has fitting hashes."""
     if not bundle.inference_model.is_file():
         return
-    graph = foreign.load_graph(bundle.inference_model.with_suffix(".onnx")).graph
+    graph = load_graph(bundle.inference_model.with_suffix(".onnx")).graph
     held = {tensor.name for tensor in graph.initializer}
     for what, tensor, value in (
         ("input", bundle.input, graph.input[0]),
@@ -195,9 +195,9 @@ def _parameters(bundle: Bundle) -> tuple[Parameter, ...]:
 def _shapes(bundle: Bundle) -> dict[str, list[int | str]]:
     names = {*bundle.trainable, *bundle.frozen}
     if bundle.engine == "native":
-        inputs = foreign.load_graph(bundle.path / onnxruntime_generator.EVALUATION).graph.input
+        inputs = load_graph(bundle.path / onnxruntime_generator.EVALUATION).graph.input
         return {value.name: shape_of(value) for value in inputs if value.name in names}
-    initializers = foreign.load_graph(bundle.path / BASE).graph.initializer
+    initializers = load_graph(bundle.path / BASE).graph.initializer
     return {tensor.name: list(tensor.dims) for tensor in initializers if tensor.name in names}
 
 

@@ -94,7 +94,7 @@ def open_first(order: FirstOpening) -> Opened:
 
 
 def _read_model(order: FirstOpening) -> None:
-    from edged.engines.onnx.exported import parameters_within
+    from edged.engines.onnx.fields import parameters_within
 
     bundle = open_bundle(order.bundle or order.state / "bundle", order.keys)
     content = b"".join(chunk.read_bytes() for chunk in order.sources)

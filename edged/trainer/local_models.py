@@ -10,8 +10,13 @@ import numpy as np
 
 from edged.domain.model_files import file_name, model_in
 from edged.engines.inference import InferenceModel
+<<<<<<< HEAD
 from edged.engines.model_parameters import WEIGHTS_FILE, parameters_of
 from edged.engines.onnx import exported
+=======
+from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
+from edged.engines.onnx.fields import parameters_in
+>>>>>>> 3beed78f (bundles, engines: one writer of nodes, files that are read together are one)
 from edged.engines.runtime.ort import in_ort_format
 from edged.errors import CorruptError, EdgedError, StorageError, TrainingError
 from edged.mqtt import weight_encoding
@@ -64,7 +69,7 @@ class LocalModels:
         path = model_in(folder)
         if in_ort_format(path):
             return parameters_of(folder, self._bundle, lambda blob: weight_encoding.unpack(blob)[0])
-        return exported.parameters_in(path, (*self._bundle.trainable, *self._bundle.frozen))
+        return parameters_in(path, (*self._bundle.trainable, *self._bundle.frozen))
 
     def to_follow(self, followed: int) -> tuple[int, dict[str, NDArray[np.float32]]] | None:
         """Return version and weights that training continues from instead of its own; None for its own.

@@ -27,7 +27,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api as training_api
 from edged.engines.native import checkpoint
-from edged.engines.onnx.single_file import whole_model
+from edged.engines.onnx.fields import whole_model
 from edged.errors import BundleError, CorruptError
 from edged.storage.models.bundles import Bundle
 from tests.commands import write_config

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edged.bundles.__main__ import build_standard
-from edged.bundles.graph.experts import experts
+from edged.bundles.graph.templates import experts
 from edged.domain.child_orders import CONTEXT, StandardBundleOrder, StandardNetwork
 from edged.domain.judging.outputs import probabilities
 from edged.domain.protocols import LearningRate

@@ -12,8 +12,8 @@ import pytest
 
 from edged.bundles.build import build
 from edged.bundles.export import parameters
+from edged.bundles.export.forms import initializers
 from edged.bundles.export.int8 import Quantiser, left_in_float32
-from edged.bundles.graph.ort_format import initializers
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import inspect, verify
 from edged.bundles.source.standardise import Statistics

@@ -9,8 +9,7 @@ import onnx
 import pytest
 
 from edged.bundles.export.mixture import export_mixture
-from edged.bundles.graph.experts import experts
-from edged.bundles.graph.templates import mlp
+from edged.bundles.graph.templates import experts, mlp
 from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.outputs import probabilities
 from edged.domain.judging.ridge_head import RidgeHead

@@ -10,10 +10,10 @@ import pytest
 
 from edged.bundles.build import build
 from edged.bundles.graph.edit import subgraphs
-from edged.bundles.graph.parameter_groups import ALONE, PART, grouped
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.bundles.step_graph.portable import MODELS
+from edged.bundles.step_graph.training_graph import ALONE, PART, grouped
 from edged.domain.training.optimizers import OPTIMIZERS
 from edged.engines.portable.description import Description
 

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from edged.bundles.build import build
 from edged.bundles.commands import build_from_file
 from edged.bundles.graph.templates import mlp
-from edged.bundles.source.unchanged import check_outputs
+from edged.bundles.source.axes import check_outputs
 from edged.domain.protocols import LearningRate
 from edged.domain.training.optimizers import Optimizer
 from edged.engines import open_engine

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edged.config import loader
-from edged.engines.onnx.exported import parameters_in
+from edged.engines.onnx.fields import parameters_in
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.storage.recordings import Recording

@@ -10,7 +10,7 @@ import pytest
 
 from edged.domain.training.trainer_messages import CheckpointWritten
 from edged.engines import open_engine
-from edged.engines.onnx.exported import parameters_in
+from edged.engines.onnx.fields import parameters_in
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import ModelError
 from tests.device.learning_rig import Workshop, losses, model_bytes, task, weights

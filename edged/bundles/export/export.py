@@ -14,11 +14,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.export.forms import BASE
+from edged.bundles.export.forms import BASE, LEVELS, write_optimised
 from edged.bundles.export.int8 import Quantiser, left_in_float32
 from edged.bundles.graph.edit import reads
-from edged.bundles.graph.ort_format import LEVELS, write_optimised
-from edged.bundles.source import foreign
+from edged.bundles.source.contents import adopt_upstream, is_upstream
 from edged.bundles.source.normalise import parameter_names, read_model
 from edged.domain.model_files import SUFFIXES, model_in
 from edged.domain.training.message import SparseMessage
@@ -157,10 +156,10 @@ def export(
 def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
     if (source / DESCRIPTION).is_file():
         return read_model(Bundle.open(source).path / BASE)
-    if source.is_dir() and foreign.is_foreign(source):
+    if source.is_dir() and is_upstream(source):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model.onnx"
-            open_engine("native", foreign.adopt(source, Path(folder))[0]).export(out)
+            open_engine("native", adopt_upstream(source, Path(folder))[0]).export(out)
             return read_model(out)
     path = model_in(source) if source.is_dir() else source
     if not ort.in_ort_format(path):
@@ -181,7 +180,7 @@ def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
 
 def _metadata(source: Path, bundle: Path | None) -> ModelMetadata | None:
     """What is known of the names and the origin of a model; None for a file of anybody's."""
-    if not source.is_dir() or foreign.is_foreign(source):
+    if not source.is_dir() or is_upstream(source):
         return None
     if (source / DESCRIPTION).is_file():
         return ModelMetadata.of_bundle(Bundle.open(source, verify=False))

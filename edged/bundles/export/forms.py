@@ -1,11 +1,8 @@
-"""A bundle's graphs in ORT format, with the places of the weights in them.
-
-A device writes the weights that it has trained at those places, so the form is tried here with other weights
-than its own before it is described.
-"""
+"""Bundles in ORT format, with the places of the weights in it."""
 
 from __future__ import annotations
 
+import struct
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,22 +12,75 @@ import numpy as np
 import onnx
 
 from edged.bundles.graph import onnxruntime_generator
-from edged.bundles.graph.ort_format import SUFFIX, initializers, write_optimised
 from edged.domain.bundle_contents import Slot, StoredForm
 from edged.domain.model_files import FLOAT32
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import raw_offsets
+from edged.engines.onnx.flatbuffer import root
 from edged.engines.runtime import ort
-from edged.errors import BundleError
+from edged.engines.runtime.ort import onnxruntime
+from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+SUFFIX = ".ort"
+# Layouts for this machine's processor alone are not among them.
+LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+# Weights are written into the file later: nothing may be computed from them beforehand.
+FOLDING = ["ConstantFolding"]
+
+_IDENTIFIER = b"ORTM"
+# Numbers of the fields of the tables.
+_MODEL = 1
+_GRAPH = 7
+_INITIALIZERS = 0
+_NAME, _RAW = 0, 4
+
+
+def write_optimised(source: Path, out: Path, level: str, *, weights_change: bool = False) -> None:
+    """Write what this machine's onnxruntime makes of an ONNX file, to a file that ends in `.onnx` or `.ort`.
+
+    `level` is one of `LEVELS`. With `weights_change` nothing is computed from weights. Raises BundleError
+    when the runtime cannot load the graph.
+    """
+    options = ort.session_options(1)
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
+    options.optimized_model_filepath = str(out)
+    options.add_session_config_entry("session.save_model_format", "ORT" if out.suffix == SUFFIX else "ONNX")
+    disabled = FOLDING if weights_change else []
+    try:
+        onnxruntime.InferenceSession(
+            str(source), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+        )
+    except ort.ERRORS as problem:
+        raise BundleError(f"cannot be converted: {ort.one_line(problem)}", where=str(source)) from problem
+
+
+def initializers(content: bytes) -> dict[str, tuple[int, int]]:
+    """First byte and number of bytes of the values of every initializer of the main graph, by name.
+
+    Raises CorruptError when it is not in ORT format.
+    """
+    try:
+        model = root(content, _IDENTIFIER).table(_MODEL)
+        graph = model and model.table(_GRAPH)
+        tensors = graph.tables(_INITIALIZERS) if graph else []
+        return {tensor.text(_NAME): tensor.vector(_RAW) for tensor in tensors}
+    except (struct.error, ValueError, IndexError) as problem:
+        raise CorruptError("is not in ORT format", where="model") from problem
+
+
 BASE = "inference_model.onnx"
 GRAPHS = (onnxruntime_generator.TRAINING, onnxruntime_generator.EVALUATION, onnxruntime_generator.OPTIMIZER)
 # The more of the work is done beforehand the better, as long as weights can still be replaced.
-LEVELS = ("extended", "basic", "none")
+_TRIED_LEVELS = ("extended", "basic", "none")
 ROWS = 8
 TOLERANCE = 1e-4
 
@@ -61,7 +111,7 @@ def add_ort_format(
     form = _place(staged, names)
     graphs = [name for name in GRAPHS if name in files]
     for name in graphs:
-        write_optimised(staged / name, (staged / name).with_suffix(SUFFIX), LEVELS[0])
+        write_optimised(staged / name, (staged / name).with_suffix(SUFFIX), _TRIED_LEVELS[0])
     return {FLOAT32: form}, [form.file, *(Path(name).with_suffix(SUFFIX).name for name in graphs)]
 
 
@@ -73,7 +123,7 @@ def _place(staged: Path, names: Sequence[str]) -> StoredForm:
     if plain is None:
         raise BundleError("parameters are not stored as raw data", where=str(source))
     out = source.with_suffix(SUFFIX)
-    for level in LEVELS:
+    for level in _TRIED_LEVELS:
         write_optimised(source, out, level, weights_change=True)
         places = {name: start for name, (start, _) in initializers(out.read_bytes()).items()}
         slots = _slots(places, shapes)

@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.graph.edit import consumed, node, reads
+from edged.bundles.graph.edit import consumed, reads
+from edged.bundles.graph.writer import NodeWriter
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Quantiser:
             for tensor in self._graph.initializer
             if tensor.name in wanted and tensor.data_type == TensorProto.FLOAT
         }
-        self._nodes: list[onnx.NodeProto] = []
+        self._to = NodeWriter()
         self._inputs: dict[str, list[str]] = {}
         self.layers: dict[str, QuantisedWeights] = {}
 
@@ -76,7 +77,7 @@ class Quantiser:
         for each in self._graph.node:
             rule = _RULES.get(each.op_type)
             if rule is None or not rule(self, each):
-                self._nodes.append(each)
+                self._to.copy(each)
         if not self.layers:
             raise BundleError(
                 f"has no layer that could be quantised: {', '.join(_RULES)} with weights of their own are",
@@ -84,7 +85,7 @@ class Quantiser:
                 remedy="leave out int8",
             )
         del self._graph.node[:]
-        self._graph.node.extend(self._nodes)
+        self._graph.node.extend(self._to.nodes)
         self._drop_unread()
         return self.model
 
@@ -125,9 +126,8 @@ class Quantiser:
         zero = self._constant(_added("weights", "zero"), np.array(UNSIGNED, np.uint8))
         values, step, offset = self._input(str(each.input[0]))
         out = str(each.output[0])
-        made = node("ConvInteger", [values, weight, offset, zero], _added(out, "int32"))
-        made.attribute.extend(each.attribute)
-        self._nodes.append(made)
+        self._add("ConvInteger", [values, weight, offset, zero], _added(out, "int32"))
+        self._to.nodes[-1].attribute.extend(each.attribute)
         if len(each.input) > 2 and each.input[2]:
             shape = self._constant(_added(name, "bias_shape"), np.array([1, -1, *axes], np.int64))
             self._scaled(out, step, scale, _added(out, "scaled"))
@@ -148,12 +148,12 @@ class Quantiser:
             self._add("Add", [_added(out, "scaled"), bias], out)
 
     def _scaled(self, out: str, step: str, scale: str, result: str) -> None:
-        self._nodes.append(node("Cast", [_added(out, "int32")], _added(out, "float"), to=TensorProto.FLOAT))
+        self._to.add("Cast", [_added(out, "int32")], _added(out, "float"), to=TensorProto.FLOAT)
         self._add("Mul", [step, scale], _added(out, "step"))
         self._add("Mul", [_added(out, "float"), _added(out, "step")], result)
 
     def _add(self, operator: str, inputs: list[str], output: str) -> None:
-        self._nodes.append(node(operator, inputs, output))
+        self._to.add(operator, inputs, output)
 
     # ---- tensors ---------------------------------------------------------------------------
 
@@ -161,8 +161,7 @@ class Quantiser:
         """Names of a tensor's integers, their step and their zero; made once for all that read it."""
         if name not in self._inputs:
             outputs = [_added(name, "uint8"), _added(name, "uint8_step"), _added(name, "uint8_zero")]
-            made = helper.make_node("DynamicQuantizeLinear", [name], outputs, name=outputs[0])
-            self._nodes.append(made)
+            self._to.operator("DynamicQuantizeLinear", [name], outputs)
             self._inputs[name] = outputs
         return self._inputs[name]
 

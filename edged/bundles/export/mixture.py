@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edged.bundles import require
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from edged.bundles.graph.writer import NodeWriter
 from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    import onnx
-
     from edged.domain.child_orders import LinearHead, MixtureOrder
 
 
@@ -23,9 +25,6 @@ def export_mixture(order: MixtureOrder) -> None:
 
     Raises BundleError when the model has another number of experts than weights.
     """
-    require()
-    import onnx
-
     model = onnx.load(str(order.model))
     _Mixer(model.graph, order).mix()
     onnx.checker.check_model(model, full_check=True)
@@ -36,7 +35,7 @@ class _Mixer:
     """Rewires the graph of a model."""
 
     def __init__(self, graph: onnx.GraphProto, order: MixtureOrder) -> None:
-        self._graph, self._order = graph, order
+        self._graph, self._order, self._to = graph, order, NodeWriter(prefix="mixture")
         self._input, self._logits = graph.input[0].name, graph.output[0].name
 
     def mix(self) -> None:
@@ -52,9 +51,12 @@ class _Mixer:
         parts = [self._own(within, own)]
         if head is not None:
             parts.append(
-                self._add("Mul", [self._head(head), self._constant("mixture.head.weight", weights[-1])])
+                self._to.add("Mul", [self._head(head), self._constant("mixture.head.weight", weights[-1])])
             )
-        self._node("Sum", parts, self._logits)
+        self._to.add("Sum", parts, self._logits)
+        # What computed the logits may bear their name still.
+        self._to.nodes[-1].name = "mixture"
+        self._graph.node.extend(self._to.nodes)
 
     def _own(self, logits: str, weights: Sequence[float]) -> str:
         """What the networks say, weighted."""
@@ -66,12 +68,9 @@ class _Mixer:
                 f"one network, and weights of {len(weights)} experts", where=str(self._order.model)
             )
         said = self._likelihood(logits, "mixture.network")
-        return self._add("Mul", [said, self._constant("mixture.network.weight", weights[0])])
+        return self._to.add("Mul", [said, self._constant("mixture.network.weight", weights[0])])
 
     def _weighted(self, logits: str, tensor: onnx.TensorProto, weights: Sequence[float]) -> str:
-        import numpy as np
-        from onnx import numpy_helper
-
         shape = tuple(tensor.dims)
         if shape != (1, len(weights), 1):
             raise BundleError(
@@ -83,39 +82,25 @@ class _Mixer:
 
     def _head(self, head: LinearHead) -> str:
         """What the head says: log(p + FLOOR)."""
-        import numpy as np
-
         name, columns = "mixture.head", len(head.mean)
         ends = [self._constant(f"{name}.{end}", [at], np.int64)
                 for end, at in (("first", 0), ("end", columns), ("axis", 1))]  # fmt: skip
-        seen = self._add("Slice", [self._input, *ends])
-        centred = self._add("Sub", [seen, self._constant(f"{name}.mean", [head.mean])])
-        scaled = self._add("Mul", [centred, self._constant(f"{name}.scale", [head.scale])])
+        seen = self._to.add("Slice", [self._input, *ends])
+        centred = self._to.add("Sub", [seen, self._constant(f"{name}.mean", [head.mean])])
+        scaled = self._to.add("Mul", [centred, self._constant(f"{name}.scale", [head.scale])])
         low, high = (
             self._constant(f"{name}.{end}", at) for end, at in (("least", -head.clip), ("most", head.clip))
         )
-        z = self._add("Clip", [scaled, low, high])
-        scores = self._add("MatMul", [z, self._constant(f"{name}.weights", head.weights)])
-        scores = self._add("Add", [scores, self._constant(f"{name}.prior", [head.prior])])
-        logits = self._add("Mul", [scores, self._constant(f"{name}.sharpness", head.sharpness)])
+        z = self._to.add("Clip", [scaled, low, high])
+        scores = self._to.add("MatMul", [z, self._constant(f"{name}.weights", head.weights)])
+        scores = self._to.add("Add", [scores, self._constant(f"{name}.prior", [head.prior])])
+        logits = self._to.add("Mul", [scores, self._constant(f"{name}.sharpness", head.sharpness)])
         return self._likelihood(logits, name)
 
     def _likelihood(self, logits: str, name: str) -> str:
-        share = self._add("Softmax", [logits], axis=1)
-        return self._add("Log", [self._add("Add", [share, self._constant(f"{name}.floor", FLOOR)])])
+        share = self._to.add("Softmax", [logits], axis=1)
+        return self._to.add("Log", [self._to.add("Add", [share, self._constant(f"{name}.floor", FLOOR)])])
 
     def _constant(self, name: str, value: Any, dtype: Any = "float32") -> str:
-        import numpy as np
-        from onnx import numpy_helper
-
         self._graph.initializer.append(numpy_helper.from_array(np.array(value, dtype), name))
         return name
-
-    def _add(self, operator: str, inputs: list[str], **attributes: Any) -> str:
-        return self._node(operator, inputs, f"mixture.{len(self._graph.node)}", **attributes)
-
-    def _node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        from onnx import helper
-
-        self._graph.node.append(helper.make_node(operator, inputs, [output], **attributes))
-        return output

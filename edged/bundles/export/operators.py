@@ -15,8 +15,8 @@ import onnx
 import onnx.inliner
 from onnx import TensorProto, helper
 
+from edged.bundles.export.forms import SUFFIX, write_optimised
 from edged.bundles.graph.edit import DecodeError, opset_of, subgraphs
-from edged.bundles.graph.ort_format import SUFFIX, write_optimised
 from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.engines import ENGINES
 from edged.engines.runtime import ort

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -118,11 +118,6 @@ def refuse_taken(graph: onnx.GraphProto, names: list[str]) -> None:
 def opset_of(model: onnx.ModelProto) -> int:
     """Version of the standard operators."""
     return next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
-
-
-def node(operator: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
-    """A standard node with one output, named after it."""
-    return helper.make_node(operator, inputs, [output], name=output, **attributes)
 
 
 def shortened(names: Sequence[str], limit: int = 4) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,22 +41,20 @@ class Network:
         # He initialisation doubles the variance only where half of the values are cut off.
         self._gain = 2.0 if activation == "relu" else 1.0
         self._rng = np.random.default_rng(seed)
-        self._nodes: list[onnx.NodeProto] = []
+        self._to = NodeWriter()
         self._parameters: list[onnx.TensorProto] = []
         self._layers = 0
         self.current = INPUT
 
     def add(self, operator: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
         """Write one node; the name of its output, which is now the current one."""
-        name = output or f"{operator.lower()}{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
-        self.current = name
+        name = output or f"{operator.lower()}{len(self._to.nodes)}"
+        self.current = self._to.add(operator, inputs, name, **attributes)
         return name
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
         """A tensor that is no parameter: nothing trains it, nothing takes it for weights."""
-        tensor = numpy_helper.from_array(value, name)
-        self._nodes.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
+        self._to.copy(constant_node(name, value))
         return name
 
     # ---- layers ------------------------------------------------------------------------------
@@ -109,8 +108,8 @@ class Network:
         return f"layer{self._layers}"
 
     def _node(self, operator: str, inputs: Sequence[str], output: str, name: str, **attributes: Any) -> None:
-        self._nodes.append(helper.make_node(operator, list(inputs), [output], name=name, **attributes))
-        self.current = output
+        self.current = self._to.add(operator, inputs, output, **attributes)
+        self._to.nodes[-1].name = name
 
     def _activate(self, layer: str) -> None:
         self.add(self._operator, [self.current], f"{layer}.{self._operator.lower()}")
@@ -132,7 +131,7 @@ class Network:
         """The finished model: its output is the current tensor, `(batch, outputs)`."""
         rows = helper.make_tensor_value_info(INPUT, onnx.TensorProto.FLOAT, ["batch", inputs])
         result = helper.make_tensor_value_info(self.current, onnx.TensorProto.FLOAT, ["batch", outputs])
-        graph = helper.make_graph(self._nodes, name, [rows], [result], self._parameters)
+        graph = helper.make_graph(self._to.nodes, name, [rows], [result], self._parameters)
         opset = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name=UNTRAINED)
 

@@ -19,8 +19,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edged.bundles.autodiff.rules.recurrent import STATES
-from edged.bundles.graph import edit
 from edged.bundles.graph.edit import opset_of
+from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.domain.training.optimizers import EPSILON
 from edged.engines.native import api
 from edged.engines.runtime import ort
@@ -125,17 +125,13 @@ def _write_out(graph: onnx.GraphProto) -> None:
 
 def _zeros(node: onnx.NodeProto, name: str) -> list[onnx.NodeProto]:
     hidden = next(item.i for item in node.attribute if item.name == "hidden_size")
-    sides = [numpy_helper.from_array(np.array([size], np.int64)) for size in (1, hidden)]
-    zero = numpy_helper.from_array(np.zeros(1, np.float32))
-    return [
-        edit.node("Constant", [], f"{name}.direction", value=sides[0]),
-        edit.node("Constant", [], f"{name}.hidden", value=sides[1]),
-        edit.node("Shape", [node.input[0]], f"{name}.rows", start=1, end=2),
-        edit.node(
-            "Concat", [f"{name}.{part}" for part in ("direction", "rows", "hidden")], f"{name}.shape", axis=0
-        ),
-        edit.node("ConstantOfShape", [f"{name}.shape"], name, value=zero),
-    ]
+    to, zero = NodeWriter(), numpy_helper.from_array(np.zeros(1, np.float32))
+    for part, size in (("direction", 1), ("hidden", hidden)):
+        to.copy(constant_node(f"{name}.{part}", np.array([size], np.int64)))
+    to.add("Shape", [node.input[0]], f"{name}.rows", start=1, end=2)
+    sides = [f"{name}.{part}" for part in ("direction", "rows", "hidden")]
+    to.add("ConstantOfShape", [to.add("Concat", sides, f"{name}.shape", axis=0)], name, value=zero)
+    return to.nodes
 
 
 def _block(optimizer: Optimizer) -> Any:

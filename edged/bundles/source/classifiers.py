@@ -1,9 +1,4 @@
-"""Networks as they are exported to be served, with labels and probabilities; scikit-learn's above all.
-
-skl2onnx writes an `MLPClassifier` as layers, a Softmax or Sigmoid, and behind it the label of the largest
-probability and a map from labels to probabilities. A network is trained by its logits. Several targets of an
-`MLPRegressor` are written as one column.
-"""
+"""Networks as they are exported to be served, and models with a loss or gradients in them."""
 
 from __future__ import annotations
 
@@ -13,8 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.graph.edit import node
-from edged.bundles.graph.writer import attributes_of
+from edged.bundles.graph.edit import CONTRIB_DOMAIN, shape_of
+from edged.bundles.graph.writer import NodeWriter, attributes_of, constant_node
+from edged.errors import BundleError
 
 _DOMAIN = "ai.onnx.ml"
 _PROBABILITIES = {"Softmax": "cross_entropy", "Sigmoid": "bce_with_logits"}
@@ -90,25 +86,64 @@ def class_names(graph: onnx.GraphProto) -> tuple[str, ...]:
 
 def write_out_scalers(model: onnx.ModelProto) -> None:
     """Express every Scaler, as scikit-learn's are exported, by standard operators: (x - offset)·scale."""
-    nodes = list[onnx.NodeProto]()
+    to = NodeWriter()
     for item in model.graph.node:
         if (item.domain, item.op_type) != (_DOMAIN, "Scaler"):
-            nodes.append(item)
+            to.copy(item)
             continue
         x, y, given = item.input[0], item.output[0], attributes_of(item)
-        nodes += [_constant(f"{y}.{name}", given[name]) for name in ("offset", "scale")]
+        for name in ("offset", "scale"):
+            to.copy(constant_node(f"{y}.{name}", np.array(given[name], np.float32)))
         # It takes whole numbers too, and always gives float32.
-        nodes.append(node("Cast", [x], f"{y}.given", to=TensorProto.FLOAT))
-        nodes.append(node("Sub", [f"{y}.given", f"{y}.offset"], f"{y}.centred"))
-        nodes.append(node("Mul", [f"{y}.centred", f"{y}.scale"], y))
+        to.add("Cast", [x], f"{y}.given", to=TensorProto.FLOAT)
+        to.add("Sub", [f"{y}.given", f"{y}.offset"], f"{y}.centred")
+        to.add("Mul", [f"{y}.centred", f"{y}.scale"], y)
     del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    if not any(item.domain == _DOMAIN for item in nodes):
+    model.graph.node.extend(to.nodes)
+    if not any(item.domain == _DOMAIN for item in to.nodes):
         kept = [entry for entry in model.opset_import if entry.domain != _DOMAIN]
         del model.opset_import[:]
         model.opset_import.extend(kept)
 
 
-def _constant(name: str, values: list[float]) -> onnx.NodeProto:
-    # No initialiser, which would be a parameter.
-    return node("Constant", [], name, value=numpy_helper.from_array(np.array(values, np.float32)))
+_LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+_APPLIED = {"cross_entropy": ("Softmax",), "bce_with_logits": ("Sigmoid", "Softmax")}
+
+
+def refuse_finished(graph: onnx.GraphProto) -> None:
+    """Raise BundleError for a graph that has a loss already, or gradients.
+
+    A loss is an operator that is one, or an output of a single number where there is more than one input.
+    """
+    for node in graph.node:
+        if node.domain == CONTRIB_DOMAIN and node.op_type.endswith(("Grad", "Accumulator", "AccumulatorV2")):
+            raise BundleError("this is a training graph: it has gradients", where=f"node {node.name}",
+                              remedy="give the network that it was made from")  # fmt: skip
+        if node.op_type in _LOSSES:
+            where, said = f"node {node.name}", f"operator {node.op_type}"
+            raise _with_loss(where, said, f"export the network up to {_prediction(graph, node)!r}")
+    if len(graph.input) > 1:
+        for value in graph.output:
+            sizes = shape_of(value)
+            if value.type.tensor_type.HasField("shape") and sizes in ([], [1]):
+                raise _with_loss(str(value.name), "a single number", "export the network without it")
+
+
+def _with_loss(where: str, said: str, remedy: str) -> BundleError:
+    what = f"the model ends in a loss already: {said}"
+    return BundleError(what, where=where, remedy=f"{remedy}; --loss puts the loss behind it")
+
+
+def _prediction(graph: onnx.GraphProto, loss: onnx.NodeProto) -> str:
+    """The tensor that the loss judges; of a likelihood, what its LogSoftmax reads."""
+    name = str(loss.input[0])
+    before = next((node for node in graph.node if name in node.output), None)
+    return str(before.input[0]) if before is not None and before.op_type == "LogSoftmax" else name
+
+
+def warn_about_probabilities(graph: onnx.GraphProto, loss: str, add_note: Callable[[str], None]) -> None:
+    """Tell when the network ends in what the loss applies itself: it takes logits."""
+    last = next((node for node in graph.node if graph.output[0].name in node.output), None)
+    if last is not None and last.op_type in _APPLIED.get(loss, ()):
+        add_note(f"node {last.name}: the network ends in {last.op_type}, which {loss} applies itself:"
+             " it learns slowly so; export it without")  # fmt: skip

@@ -1,23 +1,98 @@
-"""Models that take something else than one tensor of float32 rows, brought to that.
-
-A sample is one row of numbers. Whole numbers are cast inside the graph, several inputs are groups of the row,
-one behind the other, and what computes in half or double precision computes in float32.
-"""
+"""Models with functions, and with other inputs than one tensor of float32 rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, inliner, numpy_helper
 
-from edged.bundles.graph.edit import all_names, node, rename_reads, shape_of, shortened, subgraphs
+from edged.bundles.graph.edit import (
+    CONTRIB_DOMAIN,
+    all_names,
+    opset_of,
+    rename_reads,
+    shape_of,
+    shortened,
+    subgraphs,
+)
+from edged.bundles.graph.writer import NodeWriter, constant_node
+from edged.engines.runtime import ort
+from edged.errors import BundleError, ConfigError
 
 if TYPE_CHECKING:
     AddNote = Callable[[str], None]
+
+
+STANDARD = ("", "ai.onnx")
+_ERRORS = (RuntimeError, ValueError, onnx.checker.ValidationError)
+_REMEDY = "give it as a function of standard operators: --op-library FILE.onnx, see docs/preflight.md"
+
+
+def write_out(
+    model: onnx.ModelProto,
+    library: onnx.ModelProto | None = None,
+    add_note: Callable[[str], None] | None = None,
+) -> onnx.ModelProto:
+    """The model with every function, its own and those of the library, written out.
+
+    Raises ConfigError when the library has no functions; BundleError when a function cannot be written out.
+    """
+    if library is not None:
+        _add(model, library)
+    known = {(function.domain, function.name) for function in model.functions}
+    called = sorted(
+        {f"{n.domain}.{n.op_type}" for n in _nodes(model.graph) if (n.domain, n.op_type) in known}
+    )
+    if not model.functions:
+        return model
+    try:
+        made = inliner.inline_local_functions(model)
+    except _ERRORS as problem:
+        what = f"its functions cannot be written out: {ort.one_line(problem)}"
+        raise BundleError(what, where=str(model.graph.name)) from problem
+    if called and add_note is not None:
+        add_note(f"functions written out: {shortened(called)}")
+    return made
+
+
+def _add(model: onnx.ModelProto, library: onnx.ModelProto) -> None:
+    if not library.functions:
+        remedy = "an ONNX file with a function for each operator; compiled ones are not taken"
+        raise ConfigError("the library has no functions", where="--op-library", remedy=remedy)
+    own = {(function.domain, function.name) for function in model.functions}
+    model.functions.extend(f for f in library.functions if (f.domain, f.name) not in own)
+    domains = {entry.domain for entry in model.opset_import}
+    for function in library.functions:
+        if function.domain not in domains:
+            domains.add(function.domain)
+            model.opset_import.append(helper.make_opsetid(function.domain, 1))
+
+
+def refuse_unknown(model: onnx.ModelProto) -> None:
+    """Raise BundleError for the first operator that no onnxruntime has, by its name and its node's.
+
+    onnxruntime's own operators pass here: what of them can be trained, the preflight tells.
+    """
+    version = min(opset_of(model), onnx.defs.onnx_opset_version())
+    for node in _nodes(model.graph):
+        if node.domain not in STANDARD and node.domain != CONTRIB_DOMAIN:
+            what = f"operator {node.domain}.{node.op_type} is a custom one"
+            raise BundleError(what, where=f"node {node.name}", remedy=_REMEDY)
+        if node.domain in STANDARD and not onnx.defs.has(node.op_type, version, ""):
+            what = f"there is no operator {node.op_type} in opset {opset_of(model)}"
+            raise BundleError(what, where=f"node {node.name}", remedy=_REMEDY)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from _nodes(body)
+
 
 ROW = "features"
 _WHOLE = (TensorProto.INT64, TensorProto.INT32)
@@ -64,44 +139,41 @@ def one_row(graph: onnx.GraphProto, add_note: AddNote) -> None:
         _join(graph, add_note)
     elif graph.input and graph.input[0].type.tensor_type.elem_type in _WHOLE:
         value = graph.input[0]
-        _put_first(graph, _as_whole(graph, value, value.name))
+        to = NodeWriter()
+        _as_whole(graph, value, value.name, to)
+        _put_first(graph, to.nodes)
         value.type.tensor_type.elem_type = TensorProto.FLOAT
         add_note(
             f"the input {value.name!r} takes whole numbers: the row's numbers are cast to them in the graph"
         )
 
 
-def _as_whole(graph: onnx.GraphProto, value: onnx.ValueInfoProto, source: str) -> list[onnx.NodeProto]:
-    """The cast of a tensor to what an input takes; the readers of the input read its result."""
+def _as_whole(graph: onnx.GraphProto, value: onnx.ValueInfoProto, source: str, to: NodeWriter) -> None:
+    """Write the cast of a tensor to what an input takes; the readers of the input read its result."""
     whole = f"{value.name}.whole"
     rename_reads(graph, value.name, whole)
-    return [node("Cast", [source], whole, to=value.type.tensor_type.elem_type)]
+    to.add("Cast", [source], whole, to=value.type.tensor_type.elem_type)
 
 
 def _join(graph: onnx.GraphProto, add_note: AddNote) -> None:
     """Make the inputs groups of one row, in their order."""
-    values, taken = list(graph.input), all_names(graph)
+    values, taken, to = list(graph.input), all_names(graph), NodeWriter()
     row = ROW if ROW not in taken else f"{ROW}.row"
     sizes = [[int(size) for size in shape_of(value)[1:]] for value in values]
     widths = [math.prod(each) for each in sizes]
     parts = [f"{value.name}.part" for value in values]
-    lengths = helper.make_node(
-        "Constant", [], [f"{row}.lengths"], value=numpy_helper.from_array(np.array(widths, np.int64))
-    )
-    added = [lengths, helper.make_node("Split", [row, f"{row}.lengths"], parts, name=f"{row}.parts", axis=1)]
+    to.copy(constant_node(f"{row}.lengths", np.array(widths, np.int64)))
+    to.operator("Split", [row, f"{row}.lengths"], parts, axis=1)
     for value, part, each in zip(values, parts, sizes, strict=True):
-        shape, shaped = f"{value.name}.shape", value.name
-        form = numpy_helper.from_array(np.array([-1, *each], np.int64))
-        added.append(helper.make_node("Constant", [], [shape], name=shape, value=form))
+        shape = f"{value.name}.shape"
+        to.copy(constant_node(shape, np.array([-1, *each], np.int64)))
         if value.type.tensor_type.elem_type in _WHOLE:
-            shaped = f"{value.name}.shaped"
-            added.append(node("Reshape", [part, shape], shaped))
-            added += _as_whole(graph, value, shaped)
+            _as_whole(graph, value, to.add("Reshape", [part, shape], f"{value.name}.shaped"), to)
         else:
-            added.append(node("Reshape", [part, shape], shaped))
+            to.add("Reshape", [part, shape], value.name)
     del graph.input[:]
     graph.input.append(helper.make_tensor_value_info(row, TensorProto.FLOAT, ["batch", sum(widths)]))
-    _put_first(graph, added)
+    _put_first(graph, to.nodes)
     groups = ", ".join(f"{value.name} {width}" for value, width in zip(values, widths, strict=True))
     add_note(f"the inputs are groups of one row of {sum(widths)} numbers, in this order: {groups}")
 

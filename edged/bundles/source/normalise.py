@@ -24,9 +24,10 @@ from edged.bundles.graph.edit import (
 )
 from edged.bundles.graph.external_data import MOST
 from edged.bundles.graph.templates import IR_VERSION, OPSET
-from edged.bundles.source import axes, classifiers, initialisers, inputs, opset_downgrade, training_mode
-from edged.bundles.source.functions import refuse_unknown, write_out
-from edged.bundles.source.recognise import refuse_finished
+from edged.bundles.source import axes, classifiers, initialisers, inputs, opset_downgrade
+from edged.bundles.source.classifiers import refuse_finished
+from edged.bundles.source.inputs import refuse_unknown, write_out
+from edged.bundles.source.training_mode import in_inference_form, inference_form, without_inactive
 from edged.bundles.source.unroll import unroll
 from edged.engines.runtime import ort
 from edged.errors import BundleError
@@ -235,9 +236,9 @@ def _undo_export(graph: onnx.GraphProto, add_note: AddNote, shared: set[str]) ->
     if parted := initialisers.give_each_its_own(graph, shared):
         add_note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
     initialisers.fix_group_statistics(graph)
-    if turned := training_mode.in_inference_form(graph):
+    if turned := in_inference_form(graph):
         add_note(f"exported in training mode, in inference with its running statistics: {shortened(turned)}")
-    training_mode.without_inactive(graph)
+    without_inactive(graph)
 
 
 def _free_batch(model: onnx.ModelProto, add_note: AddNote) -> None:
@@ -275,7 +276,7 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
         if any(not isinstance(size, int) and size != BATCH for size in shape_of(value))
     }
     if open_ones:
-        found = sizes_of(training_mode.inference_form(model))
+        found = sizes_of(inference_form(model))
         for name, value in open_ones.items():
             dims = found.get(name, ())
             if len(dims) == len(value.type.tensor_type.shape.dim):

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from edged.bundles.graph.edit import node, refuse_taken, rename_reads, rename_writes
+from edged.bundles.graph.edit import refuse_taken, rename_reads, rename_writes
+from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.domain.model_files import TARGET_MEAN
 from edged.errors import BundleError
 
@@ -178,17 +179,16 @@ def _check_width(value: onnx.ValueInfoProto, vector: Vector, what: str) -> None:
 def _standardise_input(graph: onnx.GraphProto, statistics: Statistics) -> None:
     name = graph.input[0].name
     rename_reads(graph, name, STANDARD_INPUT)
-    nodes = [
-        # Limits are Constant nodes, not initializers, so that nothing takes them for parameters.
-        node("Constant", [], LOW, value_float=-LIMIT),
-        node("Constant", [], HIGH, value_float=LIMIT),
-        node("Sub", [name, INPUT["mean"]], "input.centred"),
-        node("Mul", ["input.centred", INPUT["scale"]], "input.scaled"),
-        node("Clip", ["input.scaled", LOW, HIGH], STANDARD_INPUT),
-    ]
+    # Limits are Constant nodes, not initializers, so that nothing takes them for parameters.
+    to = NodeWriter()
+    to.add("Constant", [], LOW, value_float=-LIMIT)
+    to.add("Constant", [], HIGH, value_float=LIMIT)
+    to.add("Sub", [name, INPUT["mean"]], "input.centred")
+    to.add("Mul", ["input.centred", INPUT["scale"]], "input.scaled")
+    to.add("Clip", ["input.scaled", LOW, HIGH], STANDARD_INPUT)
     rest = list(graph.node)
     del graph.node[:]
-    graph.node.extend(nodes + rest)
+    graph.node.extend([*to.nodes, *rest])
     _add_parameters(graph, INPUT, statistics.mean, statistics.scale)
 
 
@@ -196,18 +196,16 @@ def _raw_output(graph: onnx.GraphProto, statistics: Statistics) -> None:
     names, output, given = statistics.target_names or TARGET, graph.output[0].name, graph.input[0].name
     rename_reads(graph, output, STANDARD_OUTPUT)
     rename_writes(graph, output, STANDARD_OUTPUT)
-    graph.node.append(node("Div", [STANDARD_OUTPUT, names["scale"]], "output.scaled"))
-    base = names["mean"]
+    to, base = NodeWriter(), names["mean"]
+    to.add("Div", [STANDARD_OUTPUT, names["scale"]], "output.scaled")
     if statistics.change_of:
-        columns = numpy_helper.from_array(np.array(statistics.change_of, np.int64), LAST_COLUMNS)
-        graph.node.append(node("Constant", [], LAST_COLUMNS, value=columns))
-        graph.node.append(node("Gather", [given, LAST_COLUMNS], LAST, axis=1))
-        graph.node.append(node("Add", [LAST, names["mean"]], "output.base"))
-        base = "output.base"
-    last = node("Add", ["output.scaled", base], output)
+        to.copy(constant_node(LAST_COLUMNS, np.array(statistics.change_of, np.int64)))
+        to.add("Gather", [given, LAST_COLUMNS], LAST, axis=1)
+        base = to.add("Add", [LAST, names["mean"]], "output.base")
+    to.add("Add", ["output.scaled", base], output)
     # What computed the output before may bear its name still.
-    last.name = f"{output}.raw"
-    graph.node.append(last)
+    to.nodes[-1].name = f"{output}.raw"
+    graph.node.extend(to.nodes)
     if statistics.target_mean is not None and statistics.target_scale is not None:
         _add_parameters(graph, TARGET, statistics.target_mean, statistics.target_scale)
 
@@ -223,13 +221,14 @@ def standard_target(graph: onnx.GraphProto, label: str, names: Standardisation) 
     A reconstruction's target is clipped where its input is: what the network cannot see it need not match,
     and one absurd reading does not fill the whole loss.
     """
+    to = NodeWriter()
     if any(LAST in item.output for item in graph.node):
-        graph.node.append(node("Sub", [label, LAST], "target.change"))
-        label = "target.change"
-    graph.node.append(node("Sub", [label, names["mean"]], "target.centred"))
-    if names != INPUT:
-        graph.node.append(node("Mul", ["target.centred", names["scale"]], STANDARD_TARGET))
-        return STANDARD_TARGET
-    graph.node.append(node("Mul", ["target.centred", names["scale"]], "target.scaled"))
-    graph.node.append(node("Clip", ["target.scaled", LOW, HIGH], STANDARD_TARGET))
+        label = to.add("Sub", [label, LAST], "target.change")
+    to.add("Sub", [label, names["mean"]], "target.centred")
+    if names == INPUT:
+        to.add("Mul", ["target.centred", names["scale"]], "target.scaled")
+        to.add("Clip", ["target.scaled", LOW, HIGH], STANDARD_TARGET)
+    else:
+        to.add("Mul", ["target.centred", names["scale"]], STANDARD_TARGET)
+    graph.node.extend(to.nodes)
     return STANDARD_TARGET

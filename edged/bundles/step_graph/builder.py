@@ -29,7 +29,7 @@ from edged.bundles.step_graph.training_graph import LOSS, TrainingGraph
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from edged.bundles.graph.parameter_groups import ParameterGroup, Part
+    from edged.bundles.step_graph.training_graph import ParameterGroup, Part
     from edged.domain.training.optimizers import Optimizer
 
 SQUARES = "step.squares"

@@ -14,7 +14,7 @@ from edged.domain.training.optimizers import BETA1, BETA2
 
 if TYPE_CHECKING:
     from edged.bundles.autodiff.tape import Tape
-    from edged.bundles.graph.parameter_groups import Part
+    from edged.bundles.step_graph.training_graph import Part
     from edged.domain.training.optimizers import Optimizer
 
 # Inputs of the step graph, float32 scalars that the engine computes for every update.

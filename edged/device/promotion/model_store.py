@@ -131,7 +131,7 @@ class ModelStore(CandidateStore):
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)
         if any(base_model.with_name(name).is_file() for name in (PARAMETERS, CHECKPOINT_DATA)):
-            from edged.engines.onnx.single_file import (
+            from edged.engines.onnx.fields import (
                 whole_model,  # few bundles keep parameters in such a file
             )
 

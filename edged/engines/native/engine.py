@@ -16,8 +16,7 @@ from edged.domain.model_files import FLOAT32
 from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.native import api
 from edged.engines.onnx.base_model import BaseModel
-from edged.engines.onnx.fields import input_names
-from edged.engines.onnx.single_file import LARGEST, whole_model
+from edged.engines.onnx.fields import LARGEST, input_names, whole_model
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import onnxruntime

@@ -97,7 +97,7 @@ class BaseModel:
     def _content(self) -> bytes:
         content = self._checked(self.path, self._entry)
         if self._apart is not None:
-            from edged.engines.onnx.single_file import whole_model
+            from edged.engines.onnx.fields import whole_model
 
             self._checked(*self._apart)
             content = whole_model(self.path)

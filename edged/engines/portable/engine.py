@@ -15,8 +15,7 @@ from edged.engines.portable import state
 from edged.engines.portable.buffers import StateBuffers, noise_of
 from edged.engines.portable.description import Description, base_model
 from edged.engines.portable.graphs import RUN_ERRORS, Graphs
-from edged.engines.portable.prefetch import Prefetch
-from edged.engines.portable.state import SavedState
+from edged.engines.portable.state import Prefetch, SavedState
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import CPU, check

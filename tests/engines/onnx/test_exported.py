@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edged.engines.onnx.exported import parameters_within
+from edged.engines.onnx.fields import parameters_within
 from edged.errors import CorruptError
 
 EXPORTED = sorted((Path(__file__).parents[2] / "bundles" / "exported").glob("*.onnx"))

@@ -7,24 +7,20 @@ specification (https://onnx.ai/onnx/operators/).
 
 from edged.bundles.autodiff.rules import (
     activations,
-    batch_norm,
     convolution,
-    dropout,
     elementwise,
     gru,
-    indexing,
     losses,
     lstm,
     normalisation,
     pooling,
     products,
     reductions,
-    resizing,
     rnn,
     shaping,
 )
 
 __all__ = [
-    "activations", "batch_norm", "convolution", "dropout", "elementwise", "gru", "indexing", "losses", "lstm",
-    "normalisation", "pooling", "products", "reductions", "resizing", "rnn", "shaping",
+    "activations", "convolution", "elementwise", "gru", "losses", "lstm",
+    "normalisation", "pooling", "products", "reductions", "rnn", "shaping",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.bundles.autodiff.registry import backward, forward
-from edged.bundles.autodiff.rules.bptt import Loop, write_gradients
 from edged.bundles.autodiff.rules.recurrent import (
+    Loop,
     RecurrentLayer,
     before_each,
     lessened,
@@ -23,6 +23,7 @@ from edged.bundles.autodiff.rules.recurrent import (
     sequence_of,
     start_of,
     write_forward,
+    write_gradients,
 )
 from edged.bundles.graph.writer import NodeWriter, ScanState, write_scan
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.rules.bptt import Result
+    from edged.bundles.autodiff.rules.recurrent import Result
     from edged.bundles.autodiff.tape import Adjoint, Tape
 
 

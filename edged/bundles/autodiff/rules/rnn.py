@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.bundles.autodiff.registry import backward, forward
-from edged.bundles.autodiff.rules.bptt import Loop, write_gradients
 from edged.bundles.autodiff.rules.recurrent import (
+    Loop,
     RecurrentLayer,
     before_each,
     read_layer,
     readers_of,
     start_of,
     write_forward,
+    write_gradients,
 )
 from edged.bundles.autodiff.tape import untrainable
 from edged.bundles.graph.writer import NodeWriter, ScanState, attributes_of, write_scan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.rules.bptt import Result
+    from edged.bundles.autodiff.rules.recurrent import Result
     from edged.bundles.autodiff.tape import Adjoint, Tape
 
 _ACTIVATIONS = {b"Tanh": "Tanh", b"Relu": "Relu"}

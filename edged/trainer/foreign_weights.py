@@ -13,14 +13,8 @@ import numpy as np
 
 from edged.domain.federated.round_orders import FleetModelResult
 from edged.domain.training.training_run import Candidate, Received
-<<<<<<< HEAD
 from edged.domain.training.weight_coding import fingerprint
-from edged.engines.onnx.exported import parameters_within
-=======
-from edged.domain.training.weight_deltas import fingerprint
-from edged.domain.training.weight_mixing import SHARES, best_share, mixed
 from edged.engines.onnx.fields import parameters_within
->>>>>>> 3beed78f (bundles, engines: one writer of nodes, files that are read together are one)
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.mqtt import weight_encoding
 from edged.storage.journal.transfers import read_transfer

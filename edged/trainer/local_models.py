@@ -10,13 +10,8 @@ import numpy as np
 
 from edged.domain.model_files import file_name, model_in
 from edged.engines.inference import InferenceModel
-<<<<<<< HEAD
 from edged.engines.model_parameters import WEIGHTS_FILE, parameters_of
-from edged.engines.onnx import exported
-=======
-from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
 from edged.engines.onnx.fields import parameters_in
->>>>>>> 3beed78f (bundles, engines: one writer of nodes, files that are read together are one)
 from edged.engines.runtime.ort import in_ort_format
 from edged.errors import CorruptError, EdgedError, StorageError, TrainingError
 from edged.mqtt import weight_encoding

@@ -142,7 +142,7 @@ def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
     followed.run(bench.shop.request(steps=1, learning_rate=1e-6))
     assert near(bench.engine.parameters(), other)
     notes = [m.what for m in bench.shop.reported(LogLine)]
-    assert [what for what in notes if "goes on from" in what] == [
+    assert [what for what in notes if "continues from" in what] == [
         f"training continues from the weights of version {version}"
     ]
 

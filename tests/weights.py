@@ -15,7 +15,7 @@ from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.domain.training.training_run import ModelData
 from edged.domain.training.update_manifest import TransferManifest
-from edged.engines.portable.description import Description, base_model
+from edged.engines.model_parameters import base_of
 from edged.errors import CorruptError
 from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
@@ -70,7 +70,7 @@ class Sender:
             updates=self.updates, clock=SystemClock(), boot=self.registry.next_boot(),
             number=Sequence(self.registry),
         )  # fmt: skip
-        self._base = base_model(bundle, Description.of(bundle))
+        self._base = base_of(bundle)
         self.weights = self._base.parameters()
 
     def start(self) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.domain.bundle_contents import Slot
 from edged.domain.model_files import FLOAT32, model_in
 from edged.engines.onnx.base_model import BaseModel
-from edged.engines.portable.description import Description, base_model
+from edged.engines.onnx.fields import parameters_within, raw_offsets, whole_model
+from edged.engines.portable.description import Description, base_model, values_beside
 from edged.errors import StorageError, UnavailableError
 
 if TYPE_CHECKING:
@@ -68,7 +70,18 @@ def base_of(bundle: BundleContents) -> BaseModel:
 
 
 def _base(bundle: BundleContents) -> BaseModel | None:
-    """The base model; None where the bundle does not say where parameters lie in it."""
+    """The base model; None where it is not known where parameters lie in it."""
     if bundle.portable is None:
-        return BaseModel.of_form(bundle, FLOAT32)
+        return BaseModel.of_form(bundle, FLOAT32) or _located(bundle)
     return base_model(bundle, Description.of(bundle))
+
+
+def _located(bundle: BundleContents) -> BaseModel | None:
+    """The base model of a bundle for the native engine, whose parameters are found in the file itself."""
+    path, names = bundle.inference_model, (*bundle.trainable, *bundle.frozen)
+    if path.suffix != ".onnx" or not path.is_file():
+        return None
+    content = whole_model(path)
+    places, values = dict(raw_offsets(content)), parameters_within(content, names)
+    slots = [Slot(name, places[name], values[name].shape) for name in names if name in places]
+    return BaseModel(path, bundle.files.get(path.name), slots, names, values_beside(bundle))

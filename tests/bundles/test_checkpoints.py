@@ -25,6 +25,7 @@ from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
+from edged.engines.model_parameters import initial_parameters
 from edged.engines.native import api as training_api
 from edged.engines.native import checkpoint
 from edged.engines.onnx.fields import whole_model
@@ -351,3 +352,16 @@ def test_a_float64_parameter_is_no_checkpoint_of_ours(tmp_path: Path) -> None:
     training_api.load("onnxblock").save_checkpoint(([tensor], []), str(tmp_path / "c"))
     with pytest.raises(checkpoint.FormatError, match="no whole float32 tensor"):
         checkpoint.read(tmp_path / "c")
+
+
+@needs_native
+@pytest.mark.parametrize("form", [{}, *FORMS.values()])
+def test_parameters_of_a_bundle_for_the_native_engine_are_found_in_its_model(
+    tmp_path: Path, form: dict[str, Any]
+) -> None:
+    bundle = built(tmp_path / "b", engine="native", **form)
+    expected = open_engine("native", bundle).parameters()
+    found = initial_parameters(bundle)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)

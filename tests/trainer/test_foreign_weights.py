@@ -15,7 +15,6 @@ from edged.domain.training.trainer_messages import AdoptWeights, LogLine
 from edged.domain.training.weight_coding import code, decode, fingerprint
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.engines.portable.engine import PortableEngine
 from edged.errors import CorruptError, RefusedError
 from edged.mqtt import weight_encoding
 from edged.storage.journal.transfer_staging import TransferStaging
@@ -168,7 +167,7 @@ def test_quality_does_not_fall_back_after_an_update_was_applied(bench: Bench, tm
     turned = [2.0 - label for label in labels if isinstance(label, float)]
     teacher = Workshop(tmp_path / "teacher", bench.bundle, steps=400, max_steps=400)
     teacher.feed(x, [*turned])
-    engine = PortableEngine(bench.bundle)
+    engine = open_engine(bench.bundle.engine, bench.bundle)
     teacher.trainee(engine).run(teacher.request())
     teacher.log.close()
     bench.crowned(bench.applied(engine.parameters()).folder, "weights")

@@ -21,7 +21,7 @@ from edged.errors import CorruptError, TrainingError, UnavailableError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.domain.bundle_contents import BundleContents
+    from edged.domain.bundle_contents import BundleContents, FileEntry
     from edged.domain.json_fields import JsonObject
 
 # Multiply-adds for one row from which threads share an operator.
@@ -201,7 +201,10 @@ def stored_model(bundle: BundleContents, description: Description, path: Path) -
     """The inference model in this file of the bundle, whose parameters lie where the description says."""
     shapes, offsets = description.shapes, description.offsets
     slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
-    # The file beside it that holds its values, where it holds none.
-    beside = (name for name in (PARAMETERS, CHECKPOINT_DATA) if name in bundle.files)
-    apart = next(((bundle.path / name, bundle.files[name]) for name in beside), None)
-    return BaseModel(path, bundle.files.get(path.name), slots, shapes, apart)
+    return BaseModel(path, bundle.files.get(path.name), slots, shapes, values_beside(bundle))
+
+
+def values_beside(bundle: BundleContents) -> tuple[Path, FileEntry] | None:
+    """The file beside the inference model that holds its values, where it holds none; and its entry."""
+    names = (name for name in (PARAMETERS, CHECKPOINT_DATA) if name in bundle.files)
+    return next(((bundle.path / name, bundle.files[name]) for name in names), None)

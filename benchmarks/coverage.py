@@ -58,7 +58,7 @@ class Probabilities(PromiseMeter):
 def replayed(stream: Recording, seed: int, coverage: float) -> Probabilities:
     """What `edged evaluate` predicts of a stream."""
     config = Config.model_validate({
-        "device": {"id": "benchmark"}, "training": {"nice": 0}, "serving": {"coverage": coverage},
+        "device": {"id": "benchmark"}, "serving": {"coverage": coverage},
         "stream": {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes},
     })  # fmt: skip
     how = LabelOptions(DELAY, 1.0, seed, stream.pretrain)

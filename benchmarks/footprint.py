@@ -137,8 +137,8 @@ def measure(messages: int, swaps: int) -> list[dict[str, Any]]:
             "device": {"id": "foot"},
             "mqtt": {"host": "127.0.0.1", "port": broker.port},
             "stream": {"topic": "foot/#", "features": FEATURES, "classes": 2, "label": "y"},
-            "training": {"every": None, "new_labels": 0, "resident": 0},
-            "gate": {"min_gain": -1, "max_regret": 1},
+            "training": {"every": None, "new_labels": 0},
+            "gate": {"min_gain": -1},
             "log": {"level": "error"},
         }), encoding="utf-8")  # fmt: skip
         process, client = start(path), Client(broker.port)

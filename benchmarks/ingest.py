@@ -60,7 +60,7 @@ JOINED = {
     "key": {"fixed": "bench"},
     "features": [f"f{n}" for n in range(FEATURES)],
     "missing": {"flags": True},
-    "target": "reconstruct",
+    "task": "reconstruct",
 }
 
 

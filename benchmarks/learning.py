@@ -124,7 +124,7 @@ def edged(
 
     shape = {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes}
     # Its priority changes no result, and beside other work it would wait for most of the time.
-    usual = {"device": {"id": "benchmark"}, "training": {"nice": 0}}
+    usual = {"device": {"id": "benchmark"}}
     if network is not None:
         usual, shape = {**usual, "model": {"network": network, "head": "none"}}, {**shape, "context": []}
     config = Config.model_validate({**usual, "stream": shape})

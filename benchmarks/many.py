@@ -60,7 +60,7 @@ def configuration(folder: Path, port: int, streams: int) -> Path:
         "mqtt": {"host": "127.0.0.1", "port": port},
         "stream": {"features": WIDTH, "classes": ["low", "high"], "label": "y"},
         "model": {"bundle": "bundle"},
-        "training": {"min_new_samples": 10**6, "every": None, "engine": "portable", "steps": 50},
+        "training": {"new_labels": 10**6, "every": None, "engine": "portable", "steps": 50},
         "report": {"every": "10s"},
     }
     if streams:

@@ -151,7 +151,7 @@ class Bench(Listener):
                 "device": {"id": "bench"},
                 "stream": {"features": FEATURES, "classes": 6},
                 "model": {"hidden": [128, 64]},
-                "training": {"max_steps": 1_000_000, "max_write_rate": None},
+                "training": {"max_write_rate": None},
                 "storage": {"dir": str(folder)},
             })
         )  # fmt: skip

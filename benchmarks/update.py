@@ -50,11 +50,12 @@ class Bench:
         settings: dict[str, Any] = {
             "device": {"id": "bench"},
             "stream": {"features": FEATURES, "classes": 6, "context": []},  # rows go into the log as they are
-            "training": {"resident": "10m" if resident else 0},
-            "gate": {"min_gain": -1, "max_regret": 1},
+            "gate": {"min_gain": -1},
             "storage": {"dir": str(folder)},
         }
-        self.config = with_bundle(Config.model_validate(settings))
+        given = Config.model_validate(settings)
+        training = given.training.with_constants(resident=600.0 if resident else 0.0)
+        self.config = with_bundle(given.model_copy(update={"training": training}))
         self.schema = self.config.stream.to_schema()
         self.log = SampleLog.open(folder / "samples.db", self.schema, holdout=self.config.gate.holdout)
         self.registry = Registry.open(folder)

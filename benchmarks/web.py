@@ -129,9 +129,7 @@ def configuration(folder: Path, broker: int, port: int | None, bundle: Path | No
         "training": {
             "every": None,
             "new_labels": 0,
-            "resident": 0,
-            "max_steps": 1_000_000,
-            "scheduling": "idle",
+            "priority": "idle",
         },
         "log": {"level": "error"},
     }

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from edged.config import Config
 from edged.config.streams import OWN
-from edged.config.values import parse_duration, parse_size
+from edged.config.values import parse_duration, parse_schedule, parse_size
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -84,12 +84,13 @@ def parts(annotation: Any) -> list[Any]:
 
 
 def quantity(field: FieldInfo) -> str:
-    """`size`, `duration`, or nothing: which units the values of `field` take."""
+    """`size`, `duration`, crontab, or nothing: which units the values of `field` take."""
     metadata = [*field.metadata]
     for part in parts(field.annotation):
         metadata += get_args(part)[1:] if get_origin(part) is Annotated else ()
     readers = [item.func for item in metadata if isinstance(item, BeforeValidator)]
-    return "size" if parse_size in readers else "duration" if parse_duration in readers else ""
+    units = {parse_size: "size", parse_duration: "duration", parse_schedule: "duration or crontab"}
+    return next((units[reader] for reader in readers if reader in units), "")
 
 
 def kind(annotation: Any) -> str:
@@ -120,7 +121,7 @@ def default(field: FieldInfo) -> str:
     if field.is_required():
         return "**required**"
     value = field.default
-    units = {"size": SIZES, "duration": SPANS}.get(quantity(field))
+    units = {"size": SIZES, "duration": SPANS, "duration or crontab": SPANS}.get(quantity(field))
     if value is None:
         return "–"
     if units is not None:
@@ -152,7 +153,7 @@ def table(section: str, model: type[BaseModel]) -> str:
     rows = [row(section, name, field) for name, field in model.model_fields.items() if name not in inner]
     purpose = (model.__doc__ or "").strip().splitlines()[0]
     heads = ["| key | default | unit or values | meaning |", "|---|---|---|---|"]
-    return "\n".join([f"## {section}", "", purpose, "", *heads, *rows, ""])
+    return "\n".join([f"## {section}", "", purpose, "", *heads, *rows, ""]) if rows else ""
 
 
 def page() -> str:
@@ -160,7 +161,7 @@ def page() -> str:
     names = [f"`{name}`" for name in OWN]
     own = f"{', '.join(names[:7])},\n{', '.join(names[7:])}"
     tables = (table(name, model) for name, model in sections(Config))
-    return "\n".join([INTRODUCTION.format(own=own), *tables])
+    return "\n".join([INTRODUCTION.format(own=own), *filter(None, tables)])
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ RECORDS = {
     "required": True,
 }
 TOPIC = [
-    query("topic", TEXT, "topic that the records count as; stream.topic or stream.label_topic when absent")
+    query("topic", TEXT, "topic that the records count as; stream.topic or stream.label.topic when absent")
 ]
 
 

@@ -42,8 +42,8 @@ PRESS = {
 }  # fmt: skip
 PUMP = {
     "stream": {"topic": "pumps/#", "key": "topic:1", "features": ["flow", "power", "temp"],
-               "target": "reconstruct"},
-    "training": {"min_new_samples": 150},
+               "task": "reconstruct"},
+    "training": {"new_labels": 150},
     "anomaly": {"sensitivity": "high"},
 }  # fmt: skip
 

@@ -146,7 +146,7 @@ def _confine_trainer(config: Config) -> None:
     if folder is None:
         return
     try:
-        division = limits.divide(folder, config.training.memory_max or limits.half_of_memory())
+        division = limits.divide(folder, config.training.memory or limits.half_of_memory())
     except OSError as problem:
         log.warning("trainer_not_confined", problem=f"{problem.filename}: {problem.strerror}")
         return

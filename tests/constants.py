@@ -15,11 +15,34 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from edged.config import Config, MqttConfig, StorageConfig
+import yaml
+
+from edged.config import (
+    Config,
+    GateConfig,
+    MqttConfig,
+    ServingConfig,
+    StorageConfig,
+    StreamConfig,
+    TrainingConfig,
+    loader,
+)
+from edged.config.commands import InstallConfig
+from edged.config.judging import LabelsConfig
 from edged.config.storage import OutboxConfig
 from edged.config.values import Section, parse_duration, parse_size
 
-SECTIONS: dict[str, type[Section]] = {"mqtt": MqttConfig, "storage": StorageConfig, "outbox": OutboxConfig}
+SECTIONS: dict[str, type[Section]] = {
+    "mqtt": MqttConfig,
+    "storage": StorageConfig,
+    "outbox": OutboxConfig,
+    "stream": StreamConfig,
+    "training": TrainingConfig,
+    "gate": GateConfig,
+    "labels": LabelsConfig,
+    "install": InstallConfig,
+    "serving": ServingConfig,
+}
 FILE = "constants.json"
 
 Constants = dict[str, dict[str, Any]]
@@ -32,7 +55,7 @@ def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], Constants]:
     for name, kind in SECTIONS.items():
         if not isinstance(section := keys.get(name), Mapping):
             continue
-        usual = kind().constants
+        usual = kind.__private_attributes__["_constants"].get_default()
         known = {field.name: getattr(usual, field.name) for field in fields(usual)}
         own = {key: _number(value, known[key]) for key, value in section.items() if key in known}
         if own:
@@ -57,6 +80,14 @@ def configured(values: Mapping[str, Any]) -> Config:
     """The configuration of these sections, with constants among their keys."""
     keys, constants = split(values)
     return with_constants(Config.model_validate(keys), constants)
+
+
+def loaded(folder: Path, stream: dict[str, Any], **sections: Any) -> Config:
+    """The configuration of a file in `folder`, with constants among its keys."""
+    keys, constants = split(sections)
+    path = folder / "edged.yaml"
+    path.write_text(yaml.safe_dump({"device": {"id": "rig"}, "stream": stream} | keys), encoding="utf-8")
+    return with_constants(loader.load(path, {}), constants)
 
 
 def with_constants(config: Config, constants: Constants) -> Config:

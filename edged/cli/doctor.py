@@ -203,7 +203,7 @@ def _engine(config: Config, bundle: Bundle) -> CheckResult:
     """Open the engine that trains: its package, and every operator of its graphs."""
     training = config.training
     try:
-        open_engine(training.engine, bundle, training.threads, providers=training.provider)
+        open_engine(training.engine, bundle, providers=training.provider)
     except EdgedError as problem:
         return _error("engine", f"{problem.where}: {problem.what}", problem.remedy)
     return _ok("engine", f"{training.engine}: every operator that it needs is there")
@@ -278,8 +278,8 @@ def _board(config: Config) -> Iterator[CheckResult]:
     remedy = "check cooling and power supply: training waits" if trouble else ""
     if said:
         yield CheckResult("board", "warning" if trouble else "ok", ", ".join(said), remedy)
-    cpus, training = usable(), config.training
-    kept = for_training(training.affinity, training.threads)
+    cpus = usable()
+    kept = for_training()
     where = "" if kept is None else f", training uses {', '.join(map(str, sorted(kept)))}"
     yield _ok("processors", f"{len(cpus)} usable{where}")
 
@@ -339,6 +339,6 @@ def _arrivals(arrivals: Arrivals, seconds: float, unit: str) -> Iterator[CheckRe
         yield _ok("labels", f"{arrivals.held:,} received, each for the following samples of its key")
     if arrivals.labels:
         found, came = arrivals.joined(), len(arrivals.labels)
-        remedy = "" if found == came else "check stream.join, and the ids, keys and times in the labels"
+        remedy = "" if found == came else "check stream.label.join, and the ids, keys and times in the labels"
         summary = f"{came:,} received, {found:,} match a sample"
         yield CheckResult("labels", "warning" if remedy else "ok", summary, remedy)

@@ -15,7 +15,7 @@ from edged.config.judging import AnomalyConfig, DriftConfig, GateConfig, LabelsC
 from edged.config.mqtt import DiscoveryConfig, MqttConfig, SparkplugConfig, TlsConfig
 from edged.config.serving import LogConfig, ReportConfig, ServingConfig
 from edged.config.storage import OutboxConfig, StorageConfig
-from edged.config.stream import StreamConfig
+from edged.config.stream import MAX_WINDOW_KEYS, StreamConfig
 from edged.config.streams import FOLDER
 from edged.config.training import ModelConfig, TrainingConfig
 from edged.config.values import Name, Section, all_defaults
@@ -67,7 +67,7 @@ class Config(Section):
     weights: WeightsConfig = all_defaults()
     sparkplug: SparkplugConfig | None = None
     fleet: FleetConfig | None = None
-    install: InstallConfig = all_defaults()
+    install: InstallConfig | None = None
     web: WebConfig | None = None
     log: LogConfig = all_defaults()
 
@@ -97,18 +97,12 @@ class Config(Section):
         window = self.stream.window
         if window is not None:
             # A row of an open window takes 4 bytes for each number and some 100 for the rest.
-            need = window.max_keys * window.size * (4 * self.stream.width + 100)
+            need = MAX_WINDOW_KEYS * window.size * (4 * self.stream.width + 100)
             if 4 * need > self.storage.max_bytes:
                 raise ValueError(
-                    f"open windows of {window.max_keys} keys can take {need:,} bytes, more than a quarter of"
-                    " storage.max_bytes: raise it, or lower stream.window.max_keys"
+                    f"open windows of {MAX_WINDOW_KEYS} keys can take {need:,} bytes, more than a quarter of"
+                    " storage.max_bytes: raise it"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _classes_to_smooth(self) -> Config:
-        if self.model.label_smoothing and self.stream.resolved_task != "classify":
-            raise ValueError("model.label_smoothing needs stream.task classify")
         return self
 
     @model_validator(mode="after")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from edged.config.values import Duration, FilePath, Filter, Section, Size, unique
 from edged.domain.messages.requests import READS, REQUESTS
@@ -64,28 +65,33 @@ LOOPBACK = (
 )
 
 
-class InstallConfig(Section):
-    """Bundles and models from the network (commands `bundle.install`, `model.install`)."""
+@dataclass(frozen=True)
+class InstallConstants:
+    """Values of `InstallConfig` without a key.
 
-    accept: bool = Field(False, description="accept the commands `bundle.install` and `model.install`")
+    They bound the process that opens a bundle or model for the first time, the configured one too.
+    """
+
+    timeout: float = 60.0  # seconds, and CPU seconds; of a download and of each wait in it, too
+    memory_limit: int = 512 * 1024**2  # bytes, to which 16 times the size of the file is added
+
+
+class InstallConfig(Section):
+    """Bundles and models from the network (`bundle.install`, `model.install`); refused when absent."""
+
+    _constants: InstallConstants = PrivateAttr(InstallConstants())
+
     urls: list[str] = Field(
         [],
         description="URL prefixes from which edged fetches bundles; https, with a path:"
         " `https://fleet.example/bundles/`",
     )
     max_bytes: Size = Field(32 * 1024**2, ge=1024, description="maximum size of one bundle, also unpacked")
-    timeout: Duration = Field(
-        60.0,
-        gt=0,
-        description="timeout of a download and of each wait in it; also the maximum time, and CPU time, to"
-        " open a bundle or model for the first time",
-    )
-    memory_limit: Size = Field(
-        512 * 1024**2,
-        ge=128 * 1024**2,
-        description="maximum memory, plus 16 times the file size, of the process that opens a bundle or"
-        " model for the first time, the configured one too",
-    )
+
+    @property
+    def constants(self) -> InstallConstants:
+        """Values without a key."""
+        return self._constants
 
     @field_validator("urls")
     @classmethod

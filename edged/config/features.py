@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from edged.config.values import Duration, Filter, Section, number_or_names
+from edged.config.values import Duration, Filter, Section, number_or_names, unique
 from edged.domain.stream.feature_rules import FeatureRule
 
+TOLERANCE = 0.5  # seconds between a label and its sample
 _YAML_WORDS = {True: ("true", "on", "yes"), False: ("false", "off", "no")}
 
 
@@ -100,7 +101,10 @@ class LabelConfig(Section):
 
     topic: Filter | None = Field(None, description="topic filter of the labels; stream.topic when absent")
     path: str | None = Field(
-        None, min_length=1, description="JSON path of the label; when absent, the whole payload, such as worn"
+        None,
+        min_length=1,
+        description="JSON path of the label; when absent, the whole payload, such as worn, or with join the"
+        " field `label`",
     )
     key: str | None = Field(None, description="as stream.key, for labels; stream.key when absent")
     hold: bool = Field(
@@ -109,12 +113,43 @@ class LabelConfig(Section):
         " unknown or unavailable ends it, unless a class has that name. false: it applies to the"
         " sample nearest in time",
     )
+    join: Literal["id", "key_time"] | None = Field(
+        None,
+        description="how a label on topic names its sample: by the id of the sender or the prediction, or by"
+        " fields key and ts; by its own time and stream.key when absent",
+    )
+    tolerance: Duration = Field(
+        TOLERANCE, description="maximum time difference between a label and its sample, unless by id"
+    )
+    expiry: Duration | None = Field(
+        None,
+        gt=0,
+        description="labels that arrive longer after their sample go to the quarantine; when absent, labels"
+        " match as long as the sample is stored",
+    )
 
     @model_validator(mode="after")
     def _somewhere(self) -> LabelConfig:
-        if self.topic is None and self.path is None:
+        if self.topic is None and (self.path is None or self.join is not None):
             raise ValueError("a label needs topic, or path if it is in the messages of stream.topic")
+        if self.join is not None and (self.hold or self.key is not None):
+            raise ValueError(f"labels with join: {self.join} name their sample: remove hold and key")
         return self
+
+
+class ForecastConfig(Section):
+    """What a forecast predicts, and how far ahead."""
+
+    of: Annotated[list[int | str], Field(min_length=1), AfterValidator(unique)] | None = Field(
+        None, description="features to forecast (names or positions); the first one when absent"
+    )
+    horizon: int = Field(1, ge=1, description="samples of the same key that a forecast looks ahead")
+
+
+class TaskConfig(Section):
+    """A forecast of certain features, or further ahead than one sample."""
+
+    forecast: ForecastConfig
 
 
 def number_or_features(value: Any) -> Any:

@@ -60,8 +60,8 @@ def check_keys(stream: StreamConfig) -> None:
     Raises ValueError naming the feature and what to do.
     """
     own = [(f.name, f.topic, f.field_path, f.key) for f in stream.measured]
-    if not isinstance(stream.label, str | None):
-        own.append(("label", stream.label.topic, stream.label.path, stream.label.key))
+    if (label := stream.near_label) is not None:
+        own.append(("label", label.topic, label.path, label.key))
     for name, topic, path, key in own:
         spec = key or stream.key_spec
         if path is None and spec is not None and not spec.startswith("topic:"):

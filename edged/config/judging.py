@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from edged.config.values import Duration, Section, Share
-from edged.domain.drift.adwin import WARNING_DELTA
 from edged.domain.drift.live import DriftRules
 from edged.domain.stream.anomaly_rules import AnomalyRules
+
+
+@dataclass(frozen=True)
+class GateConstants:
+    """Values of `GateConfig` without a key; durations in seconds."""
+
+    recent: int = 60  # newest labelled holdout samples that decide, the newer half first
+    significance: float = 0.1  # a candidate is rejected if its losses are chance with a lower probability
+    max_regret: float = 0.02  # loss on each earlier regime, beyond chance and the candidate's gain
+    recall: bool = True  # try the models of earlier regimes on the newest labels: a regime may have returned
+    tolerance: float = 1e-4  # difference from the trainer's outputs
+    latency: float = 0.05  # of one prediction of a candidate
+    timeout: float = 60.0  # to verify, to evaluate and to load a candidate, each
+    probation_time: float = 7 * 86400.0  # longest probation with too few labels; the model stays unproven
 
 
 class GateConfig(Section):
     """When a candidate becomes champion, and when edged rolls it back."""
 
+    _constants: GateConstants = PrivateAttr(GateConstants())
+
     holdout: Annotated[float, Field(gt=0.0, le=0.5)] = Field(
         0.05, description="share of samples kept for evaluation, never trained on"
-    )
-    recent: int = Field(
-        60, ge=1, description="number of newest labelled holdout samples that decide, the newer half first"
     )
     min_holdout: int = Field(
         5,
@@ -32,36 +44,15 @@ class GateConfig(Section):
         0.0,
         description="above 0: minimum gain of the candidate; below 0: loss beyond chance that is tolerated",
     )
-    significance: float = Field(
-        0.1,
-        gt=0,
-        le=0.5,
-        description="significance level: a candidate is rejected if the probability that its losses are"
-        " chance is lower",
-    )
-    max_regret: float = Field(
-        0.02,
-        ge=0.0,
-        description="maximum loss on each earlier regime, beyond chance and the candidate's gain",
-    )
-    recall: bool = Field(
-        True,
-        description="try the models of earlier regimes on the newest labels, in case a regime has returned",
-    )
-    tolerance: float = Field(1e-4, gt=0, description="maximum difference from the trainer's outputs")
-    latency: Duration = Field(0.05, gt=0, description="maximum time of one prediction of a candidate")
-    timeout: Duration = Field(
-        60.0, gt=0, description="maximum time to verify, to evaluate and to load a candidate, each"
-    )
     probation: int = Field(
         200, ge=0, description="labelled predictions watched after a swap; 0: no probation"
     )
     probation_drop: float = Field(0.1, ge=0, description="drop of live quality that causes a rollback")
-    probation_time: Duration = Field(
-        7 * 86400.0,
-        gt=0,
-        description="maximum duration of a probation with too few labels; the model stays unproven",
-    )
+
+    @property
+    def constants(self) -> GateConstants:
+        """Values without a key."""
+        return self._constants
 
 
 _RULES = {
@@ -73,7 +64,7 @@ _RULES = {
 
 
 class AnomalyConfig(Section):
-    """What counts as unusual, and what raises an alarm; for streams with `target: reconstruct`."""
+    """What counts as unusual, and what raises an alarm; for streams with `task: reconstruct`."""
 
     sensitivity: Literal["low", "normal", "high"] = Field(
         "normal",
@@ -92,34 +83,42 @@ class AnomalyConfig(Section):
         return replace(_RULES[self.sensitivity], accept_after=self.accept_after)
 
 
+_DELTAS = {"low": 0.0002, "normal": None, "high": 0.02}
+"""Confidence of the detector of errors by sensitivity; None: that of the literature, 0.002."""
+
+
 class DriftConfig(Section):
-    """What edged watches for drift, and how sensitively."""
+    """How sensitively edged watches errors, confidence and inputs for drift."""
 
-    errors: bool = Field(True, description="watch the errors of labelled predictions")
-    confidence: bool = Field(True, description="watch the confidence of predictions (classes only)")
-    inputs: bool = Field(True, description="compare each feature with its own past")
-    delta: float | None = Field(
-        None,
-        gt=0,
-        le=WARNING_DELTA,
-        description="delta of the error detector, at most 0.02: smaller is less sensitive; 0.002 when absent",
-    )
-    cooldown: int = Field(2000, ge=0, description="samples after a drift without another report")
-
-    train: bool = Field(
-        True, description="a drift of the errors or a sudden drop of live quality starts a run"
+    sensitivity: Literal["low", "normal", "high"] = Field(
+        "normal",
+        description="of the watch over the errors of labelled predictions; low: fewer false alarms, and a"
+        " drift is reported later; high: the reverse",
     )
 
     def rules(self) -> DriftRules:
         """Return the rules for the drift detectors."""
-        return DriftRules(self.delta, self.cooldown, self.errors, self.confidence, self.inputs)
+        return DriftRules(_DELTAS[self.sensitivity])
+
+
+@dataclass(frozen=True)
+class LabelsConstants:
+    """Values of `LabelsConfig` without a key."""
+
+    request_random: float = 0.3  # share of the requests that is drawn at random
 
 
 class LabelsConfig(Section):
     """Label requests, for streams whose samples do not bring labels."""
 
+    _constants: LabelsConstants = PrivateAttr(LabelsConstants())
+
     request_share: Share = Field(
         0.0, description="label requests per sample (event `label_requested`); 0: no requests"
     )
-    request_random: Share = Field(0.3, description="share of the requests that is drawn at random")
     requests_per_day: int | None = Field(None, ge=1, description="maximum requests within 24 hours")
+
+    @property
+    def constants(self) -> LabelsConstants:
+        """Values without a key."""
+        return self._constants

@@ -318,10 +318,11 @@ def parse_yaml(text: str, path: Path, what: str, remedy: str) -> tuple[Any, dict
     return root, data
 
 
-def from_json(text: str) -> Config:
-    """The configuration from its own JSON form, as handed to the trainer process."""
+def from_json(text: str, constants: Mapping[str, Any] = MappingProxyType({})) -> Config:
+    """Read the configuration as the trainer gets it: its own JSON form, and constants of training."""
     try:
-        return Config.model_validate_json(text)
+        config = Config.model_validate_json(text)
+        return config.model_copy(update={"training": config.training.with_constants(**constants)})
     except ValidationError as problem:
         first = problem.errors()[0]
         raise ConfigError(first["msg"], where=".".join(map(str, first["loc"]))) from None

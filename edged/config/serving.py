@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from edged.config.values import Duration, Providers, Section, Size
+from edged.config.values import Duration, Providers, Section
+
+
+@dataclass(frozen=True)
+class ServingConstants:
+    """Values of `ServingConfig` without a key."""
+
+    batch: int = 256  # samples that are predicted together
+    qos: int = 0  # of published predictions; those that must be delivered have 1
+    remember: int = 20_000  # predictions kept in memory until their labels come
 
 
 class ServingConfig(Section):
     """How edged predicts and publishes."""
 
+    _constants: ServingConstants = PrivateAttr(ServingConstants())
+
     publish: bool = Field(True, description="publish predictions over MQTT")
-    qos: Literal[0, 1] = Field(0, description="QoS of published predictions")
     must_deliver: bool = Field(
         False,
-        description="predictions wait in the outbox until the broker has them, always at QoS 1",
-    )
-    batch: int = Field(256, ge=1, description="maximum samples in one micro-batch")
-    threads: int = Field(
-        1, ge=1, le=256, description="maximum threads of one prediction, limited by the CPUs"
+        description="predictions wait in the outbox until the broker has them, and have QoS 1 instead of 0",
     )
     provider: Providers = Field(
         ["CPUExecutionProvider"],
@@ -39,7 +46,11 @@ class ServingConfig(Section):
         lt=1,
         description="minimum confidence of a label; below it `label` is null",
     )
-    remember: int = Field(20_000, ge=1, description="predictions kept in memory until their labels come")
+
+    @property
+    def constants(self) -> ServingConstants:
+        """Values without a key."""
+        return self._constants
 
 
 class ReportConfig(Section):
@@ -47,7 +58,6 @@ class ReportConfig(Section):
 
     every: Duration = Field(10.0, gt=0, description="interval of metrics")
     weights: bool = Field(False, description="publish the weights after each promotion")
-    chunk: Size = Field(96 * 1024, ge=1024, description="maximum size of one message of weights")
 
 
 class LogConfig(Section):

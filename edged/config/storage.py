@@ -17,6 +17,7 @@ class StorageConstants:
 
     commit_rows: int = 1000  # messages in one commit
     quarantine_rows: int = 1000  # rejected messages kept
+    keep_models: int = 10  # in the registry, beside pinned ones
 
 
 class StorageConfig(Section):
@@ -41,7 +42,6 @@ class StorageConfig(Section):
     secure: bool = Field(
         False, description="overwrite deleted data, and apply max_age to the replay memory, too"
     )
-    keep_models: int = Field(10, ge=2, description="number of models kept in the registry")
 
     @property
     def constants(self) -> StorageConstants:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from edged.config.features import FeatureConfig, FixedKey, LabelConfig, MissingConfig, number_or_features
+from edged.config.features import (
+    TOLERANCE,
+    FeatureConfig,
+    FixedKey,
+    LabelConfig,
+    MissingConfig,
+    TaskConfig,
+    number_or_features,
+)
 from edged.config.formats import check_codec, check_joined, check_keys
 from edged.config.values import (
     OPEN,
@@ -19,7 +28,6 @@ from edged.config.values import (
     Size,
     number_or_names,
     parse_duration,
-    unique,
 )
 from edged.domain.stream.admission import AdmissionRules
 from edged.domain.stream.feature_rules import JoinRules
@@ -33,6 +41,7 @@ WIDEST = 100_000  # numbers in a sample
 MOST_CLASSES = 16  # that may come, where it is not said how many
 
 
+MAX_WINDOW_KEYS = 256  # with an open window; the most recent ones are kept
 GAP_SHARE = 0.25  # of a window, when no max_gap is given
 SHORTEST_GAP = 4  # readings, in windows of few
 
@@ -60,12 +69,6 @@ class WindowConfig(Section):
     label: Literal["last", "majority"] = Field(
         "last", description="label of a window: the newest in it, or the most frequent"
     )
-    max_keys: int = Field(
-        256,
-        ge=1,
-        le=10_000,
-        description="maximum number of keys with an open window; the most recent ones are kept",
-    )
 
     @model_validator(mode="after")
     def _gap_within_a_window(self) -> WindowConfig:
@@ -91,7 +94,17 @@ class WindowConfig(Section):
         if gap is None and self.rate is not None:
             gap = max(min(SHORTEST_GAP, self.size), GAP_SHARE * self.size) / self.rate
         stride = self.stride or max(1, self.size // 2)
-        return WindowRules(self.size, stride, self.rate, gap, self.label, self.max_keys)
+        return WindowRules(self.size, stride, self.rate, gap, self.label, MAX_WINDOW_KEYS)
+
+
+@dataclass(frozen=True)
+class StreamConstants:
+    """Values of `StreamConfig` without a key."""
+
+    max_skew: float = 86400.0  # seconds; event times further ahead of the arrival are replaced by it
+    key_burst: int | None = None  # samples of one key at once; None: those of 10 seconds
+    stuck_after: int = 500  # readings without a change before a sensor counts as stuck
+    max_relabels: int = 3  # label changes of a sample; after more it is not learned from
 
 
 class StreamConfig(Section):
@@ -100,6 +113,7 @@ class StreamConfig(Section):
     Copies share classes that come and go.
     """
 
+    _constants: StreamConstants = PrivateAttr(StreamConstants())
     _open: OpenClasses | None = PrivateAttr(None)
     topic: Filter | Annotated[list[Filter], Field(min_length=1)] = Field(
         "sensors/#", description="topic filter(s), wildcards allowed"
@@ -154,8 +168,10 @@ class StreamConfig(Section):
     window: WindowConfig | None = Field(
         None, description="samples are sliding windows of readings; every reading is one when absent"
     )
-    task: Literal["classify", "regress", "reconstruct", "forecast"] | None = Field(
-        None, description="when absent, classify with classes, else the task of target, else regress"
+    task: Literal["classify", "regress", "reconstruct", "forecast"] | TaskConfig | None = Field(
+        None,
+        description="reconstruct and forecast make labels from the samples; forecast alone predicts the first"
+        " feature, one sample ahead; when absent, classify with classes, else regress",
     )
     classes: (
         Annotated[
@@ -183,28 +199,10 @@ class StreamConfig(Section):
         " count as this",
     )
     label: str | LabelConfig | None = Field(
-        None, description="JSON path of the label in the sample's message; or a mapping: docs/inputs.md"
-    )
-    label_topic: Filter | None = Field(None, description="topic filter of separate label messages")
-    join: Literal["id", "key_time"] = Field(
-        "id",
-        description="how a label on label_topic matches its sample: by the id of the sender or the"
-        " prediction, or by key and time",
-    )
-    join_tolerance: Duration = Field(0.5, description="maximum time difference for join: key_time")
-    join_expiry: Duration | None = Field(
         None,
-        gt=0,
-        description="labels on label_topic that arrive longer after their sample go to the quarantine; when"
-        " absent, labels match as long as the sample is stored",
+        description="JSON path of the label in the sample's message; or a mapping for labels that come by"
+        " themselves or hold: docs/inputs.md",
     )
-    target: Literal["reconstruct", "forecast"] | None = Field(
-        None, description="derive labels from the samples themselves"
-    )
-    forecast: Annotated[list[int | str], Field(min_length=1), AfterValidator(unique)] | None = Field(
-        None, description="features to forecast (names or positions); the first one when absent"
-    )
-    horizon: int = Field(1, ge=1, description="samples of the same key that a forecast looks ahead")
     key: str | FixedKey | None = Field(
         None,
         description="JSON path of the key, topic:N for the N-th topic level, or {fixed: text}; the whole"
@@ -221,23 +219,6 @@ class StreamConfig(Section):
     key_rate: float | None = Field(
         None, gt=0, description="maximum samples per second of one key; edged counts and drops the excess"
     )
-    key_burst: int | None = Field(
-        None, ge=1, description="maximum samples of one key at once; those of 10 seconds when absent"
-    )
-    max_skew: Duration | None = Field(
-        86400.0, description="event times further ahead of the arrival are replaced by it; null: never"
-    )
-    max_late: Duration | None = Field(
-        None, description="event times further behind the arrival are replaced by it", gt=0
-    )
-    stuck_after: int = Field(
-        500,
-        ge=0,
-        description="readings without a change before edged reports the sensor as stuck; 0: never",
-    )
-    max_relabels: int = Field(
-        3, ge=0, description="maximum label changes of a sample; edged stops learning from it after more"
-    )
     max_payload: Size = Field(
         64 * 1024,
         description="maximum size of a message, compressed and inflated; larger ones go to the"
@@ -248,26 +229,20 @@ class StreamConfig(Section):
     @model_validator(mode="after")
     def _combinations(self) -> StreamConfig:
         task = self.resolved_task
-        if self.task is not None and self.target is not None and self.task != self.target:
-            raise ValueError(f"task {self.task} and target {self.target} contradict each other: keep one")
         if task == "classify" and self.classes is None:
             raise ValueError("task classify needs classes: their number or a list of names")
         if task != "classify" and self.classes is not None:
             raise ValueError(f"classes make no sense with task {task}: remove them or set task: classify")
         self._check_open(task)
-        if task in ("reconstruct", "forecast") and (self.label or self.label_topic):
-            raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
-        if isinstance(self.label, LabelConfig) and self.label_topic:
-            raise ValueError("label already names the source of the labels: remove label_topic")
+        if task in ("reconstruct", "forecast") and self.label:
+            raise ValueError(f"task {task} makes its own labels: remove label")
         if self.target_max is not None and task != "regress":
             raise ValueError("target_max is for task regress only")
-        if self.forecast is not None and task != "forecast":
-            raise ValueError("forecast is for task forecast only")
         self._check_units(task)
         self._check_window(task)
         if self.joined:
             check_joined(self)
-        if self.joined or isinstance(self.label, LabelConfig):
+        if self.joined or self.near_label is not None:
             check_keys(self)
         check_codec(self)
         self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
@@ -308,19 +283,24 @@ class StreamConfig(Section):
             raise ValueError("window.label majority needs classes: use last for numbers")
 
     @property
+    def constants(self) -> StreamConstants:
+        """Values without a key."""
+        return self._constants
+
+    @property
     def resolved_task(self) -> Literal["classify", "regress", "reconstruct", "forecast"]:
         """The task, derived where it is not given."""
+        if isinstance(self.task, TaskConfig):
+            return "forecast"
         if self.task is not None:
             return self.task
-        if self.target is not None:
-            return self.target
         return "classify" if self.classes is not None else "regress"
 
     @property
     def joined(self) -> bool:
         """Whether samples are made of several messages, or of values that may be missing."""
         mapped = any(isinstance(feature, FeatureConfig) for feature in self._listed_features())
-        beside = isinstance(self.label, LabelConfig) and self.label.topic is None
+        beside = self.near_label is not None and self.near_label.topic is None
         return mapped or beside or self.sample is not None or self.missing is not None
 
     def _listed_features(self) -> list[str | FeatureConfig]:
@@ -343,8 +323,32 @@ class StreamConfig(Section):
         return self.key if isinstance(self.key, str) else None
 
     @property
+    def near_label(self) -> LabelConfig | None:
+        """Labels that hold, or belong to the sample nearest in time; None where there are none such."""
+        mapped = isinstance(self.label, LabelConfig) and self.label.join is None
+        return self.label if mapped else None  # type: ignore[return-value]  # it is a mapping then
+
+    @property
+    def matched_label(self) -> LabelConfig | None:
+        """Labels on a topic of their own that name their sample; None where there are none such."""
+        mapped = isinstance(self.label, LabelConfig) and self.label.join is not None
+        return self.label if mapped else None  # type: ignore[return-value]  # it is a mapping then
+
+    @property
+    def join_tolerance(self) -> float:
+        """Seconds between a sample and a label that is matched by time."""
+        return self.label.tolerance if isinstance(self.label, LabelConfig) else TOLERANCE
+
+    @property
+    def join_expiry(self) -> float | None:
+        """Seconds after its sample within which a label counts; None for ever."""
+        return self.label.expiry if isinstance(self.label, LabelConfig) else None
+
+    @property
     def label_path(self) -> str | None:
         """JSON path of a label in its sample's message; None where there is none."""
+        if self.matched_label is not None:
+            return self.matched_label.path
         return self.label if isinstance(self.label, str) else None
 
     @property
@@ -380,7 +384,7 @@ class StreamConfig(Section):
     @property
     def label_filter(self) -> str | None:
         """The topic filter on which labels come by themselves; None where they come with samples."""
-        return self.label.topic if isinstance(self.label, LabelConfig) else self.label_topic
+        return self.label.topic if isinstance(self.label, LabelConfig) else None
 
     @property
     def all_topics(self) -> list[str]:
@@ -391,7 +395,7 @@ class StreamConfig(Section):
 
     @property
     def _needs_main_topic(self) -> bool:
-        named = isinstance(self.label, LabelConfig) and self.label.topic is None
+        named = self.near_label is not None and self.near_label.topic is None
         return named or not self.joined or any(feature.topic is None for feature in self.measured)
 
     def join_rules(self) -> JoinRules:
@@ -404,20 +408,25 @@ class StreamConfig(Section):
         return JoinRules(rules, trigger, clock, missing.fill, missing.flags)
 
     @property
+    def horizon(self) -> int:
+        """Samples of the same key that a forecast looks ahead."""
+        return self.task.forecast.horizon if isinstance(self.task, TaskConfig) else 1
+
+    @property
     def forecast_columns(self) -> tuple[int, ...]:
         """Feature positions that a forecast predicts; of a window those of its last reading."""
         if self.resolved_task != "forecast":
             return ()
         columns = []
-        for item in self.forecast if self.forecast is not None else [0]:
+        for item in (self.task.forecast.of if isinstance(self.task, TaskConfig) else None) or [0]:
             if isinstance(item, str):
                 if item not in self.names:
-                    raise ValueError(f"forecast: {item!r} is not a feature")
+                    raise ValueError(f"task.forecast.of: {item!r} is not a feature")
                 columns.append(self.names.index(item))
             elif 0 <= item < self.width:
                 columns.append(item)
             else:
-                raise ValueError(f"forecast: position {item} is outside 0..{self.width - 1}")
+                raise ValueError(f"task.forecast.of: position {item} is outside 0..{self.width - 1}")
         return tuple((self.steps - 1) * self.width + column for column in columns)
 
     def admission_rules(self) -> AdmissionRules:
@@ -425,10 +434,9 @@ class StreamConfig(Section):
         return AdmissionRules(
             self.max_rate,
             self.key_rate,
-            self.key_burst,
-            self.max_skew,
-            self.max_late,
-            self.stuck_after or None,
+            self.constants.key_burst,
+            self.constants.max_skew,
+            self.constants.stuck_after or None,
         )
 
     def with_context(self, half_lives: Sequence[float]) -> StreamConfig:

@@ -26,6 +26,7 @@ _SIZES = {
 }
 _SPANS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LARGEST_QUANTITY = 2**53
+CRON_FIELDS = 5
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
 
 
@@ -60,13 +61,16 @@ def _quantity(value: Any, units: dict[str, Any], example: str) -> float:
     return number * float(units[unit])
 
 
-def _crontab(value: str) -> str:
+def parse_schedule(value: Any) -> float | str:
+    """Return seconds from a duration, or the text of five crontab fields."""
+    if not isinstance(value, str) or len(value.split()) != CRON_FIELDS:
+        return float(_quantity(value, _SPANS | {"": 1.0}, "a duration such as 6h, or crontab fields"))
     from apscheduler.triggers.cron import CronTrigger
 
     try:
         CronTrigger.from_crontab(value)
     except ValueError as problem:
-        raise ValueError(f"expected five crontab fields such as '0 3 * * *': {problem}") from problem
+        raise ValueError(f"expected fields such as '0 3 * * *', got {value!r}: {problem}") from problem
     return value
 
 
@@ -114,14 +118,13 @@ def number_or_names(value: Any) -> Any:
 
 Size = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
-Cron = Annotated[str, AfterValidator(_crontab)]
+Schedule = Annotated[float | str, BeforeValidator(parse_schedule)]
 FilePath = Annotated[Path, AfterValidator(_beside_the_file)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 Name = Annotated[str, Field(pattern=NAME)]
 Filter = Annotated[str, AfterValidator(_topic_filter)]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(unique)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
-Cpu = Annotated[int, Field(ge=0, lt=4096)]
 Provider = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+ExecutionProvider$")]
 Providers = Annotated[list[Provider], Field(min_length=1), BeforeValidator(_listed), AfterValidator(unique)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edged import logs
+from edged.config.commands import InstallConfig
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.device import PauseCommands, QueryCommands, SettingsCommands
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
@@ -36,7 +37,6 @@ from edged.domain.commands.tasks import Handler, RunningCommands
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceReader
-from edged.host.limits import fitting
 from edged.host.scheduler import Timetable
 from edged.host.systemd import LoopWatch
 from edged.host.vitals import VitalsReader
@@ -133,7 +133,6 @@ class Assembly:
             self.events,
             self.clock,
             InferenceReader(
-                threads=fitting(config.serving.threads),
                 providers=config.serving.provider,
                 pause=BREATH,
                 warm=True,
@@ -214,7 +213,7 @@ class Assembly:
         self.pauses = PauseCommands(pipeline, paused=self.paused, outbound=self.outbound, events=events)
         staging = TransferStaging(
             config.storage.dir,
-            max_bytes=max(MAX_UPDATE_BYTES, config.install.max_bytes),
+            max_bytes=max(MAX_UPDATE_BYTES, (config.install or InstallConfig()).max_bytes),
             clock=self.clock,
         )
         installer = TransferInstaller(pipeline, staging, self.first, self.installed, self.bundles, events)

@@ -52,7 +52,7 @@ class LivePipeline(Pipeline):
         self.requester = LabelRequester(requests, self.schema, self.clock, host.events)
         self.serving = ServingWorker(
             self.predictor,
-            batch=config.serving.batch,
+            batch=config.serving.constants.batch,
             boot=state.boot,
             supervisor=self.worker,
             requester=self.requester,

@@ -63,8 +63,8 @@ class RunningStream(Assembly):
 
     def _plan(self) -> None:
         training = self.config.training
-        if training.cron is not None:
-            self.timetable.cron(training.cron, self._scheduled)
+        if isinstance(training.every, str):
+            self.timetable.cron(training.every, self._scheduled)
         elif training.every:
             self.timetable.every(training.every, self._scheduled)
         self.timetable.every(self.config.report.every, self.periodic_reporter.periodically)
@@ -75,7 +75,7 @@ class RunningStream(Assembly):
             training.serving_p99,
             self.pipeline.serving.latencies,
             self.pipeline.scheduler.client,
-            self.parts.board_watch if training.wait_throttled else None,
+            self.parts.board_watch,
         )
         self.timetable.every(LOOK_SECONDS, pacer.look)
         if self.config.name:

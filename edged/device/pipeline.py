@@ -97,7 +97,7 @@ class Pipeline:
         self.mix = stored_mix(registry, schema, head_of(config, bundle, schema))
         self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes, self.mix)
         self.models = ModelStore(config, registry, host.models, regimes, host.clock, self.mix)
-        self.recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)
+        self.recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.constants.recall)
         self.teacher = HeadTeacher(self.mix.head, reader, schema, config.gate.holdout)
         self.predictor = Predictor(
             config.serving,
@@ -156,7 +156,7 @@ def label_requests(labels: LabelsConfig, holdout: float, seed: int) -> LabelRequ
     """Make the rule that chooses samples whose labels are asked for; `holdout` is the gate's share."""
     return LabelRequests(
         labels.request_share,
-        random=labels.request_random,
+        random=labels.constants.request_random,
         holdout=holdout,
         per_day=labels.requests_per_day,
         seed=seed,

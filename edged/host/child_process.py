@@ -115,7 +115,7 @@ _REMEDIES = {
     "SIGBUS": _NATIVE,
     "SIGILL": _NATIVE,
     "SIGFPE": _NATIVE,
-    "SIGABRT": f"{_NATIVE}, or give it more training.memory_limit",
+    "SIGABRT": f"{_NATIVE}, or give it more training.memory",
     "SIGXCPU": "raise the limit on processor time",
     "SIGXFSZ": "raise the limit on the size of files",
 }
@@ -131,7 +131,7 @@ def ending(code: int | None) -> tuple[str, str]:
     ('was killed by SIGKILL', 'ended with exit code 3', 'was killed by signal 40')
     """
     if code is None:
-        return "made no progress and was ended", "raise training.timeout if its steps take that long"
+        return "made no progress and was ended", "use a smaller network or a lower training.batch"
     if code >= 0:
         return f"ended with exit code {code}", _IN_THE_LOG
     try:

@@ -8,8 +8,7 @@ Control group: where systemd delegates its group to this service (`Delegate=` in
 the daemon moves to one part of it and the trainer to another. The kernel bounds the trainer's part, and ends
 all of it and nothing else when it takes more (cgroups(7)).
 
-Processors: a process may use what its cpuset (`isolcpus`, a container, `CPUAffinity=`) leaves it, and no more
-of the time than its cgroup's quota (`cpu.max`). More threads than that wait for each other. Where there are
+Processors: a process may use what its cpuset (`isolcpus`, a container, `CPUAffinity=`) leaves it. Where there are
 small and big cores (big.LITTLE, DynamIQ) the kernel tells each one's capacity (`cpu_capacity`), and training
 keeps to the small ones: a prediction has somebody waiting for it, a training run has not. The daemon itself
 is not bound: its threads sleep nearly always, and the scheduler wakes them where there is room.
@@ -18,18 +17,16 @@ is not bound: its threads sleep nearly always, and the scheduler wakes them wher
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import resource
 import signal
 import struct
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from edged.errors import EdgedError
-from edged.host.kernel import number, own_group, text
+from edged.host.kernel import number, own_group
 
 MOUNT = Path("/sys/fs/cgroup")
 SELF = Path("/proc/self/cgroup")
@@ -276,42 +273,9 @@ def small_ones(cpus: Collection[int], sys: Path = _SYS) -> tuple[int, ...]:
     return tuple(sorted(cpu for cpu, capacity in capacities.items() if capacity < biggest))
 
 
-def for_training(
-    wanted: Sequence[int] | str | None, threads: int, sys: Path = _SYS, cpus: Collection[int] | None = None
-) -> Sequence[int] | None:
-    """Return the processors that the trainer keeps to; None for all that it may use.
+def for_training(sys: Path = _SYS, cpus: Collection[int] | None = None) -> Sequence[int] | None:
+    """Return the processors that the trainer keeps to: the small ones of a big.LITTLE CPU; None for all.
 
-    `wanted` is `training.affinity`: numbers, `all`, or None to choose. Small cores are chosen only where
-    there is one for each of the `threads` of a training step; `cpus` is asked of the system when absent.
+    `cpus` is asked of the system when absent.
     """
-    if isinstance(wanted, str):
-        return None
-    if wanted is not None:
-        return wanted
-    small = small_ones(usable() if cpus is None else cpus, sys)
-    return small if len(small) >= threads else None
-
-
-def quota(sys: Path = _SYS, proc: Path = _PROC) -> float | None:
-    """Return how many processors' time the cgroup may use; None without a limit (cgroup v2 alone)."""
-    place = own_group(proc / "self" / "cgroup")
-    if place is None:
-        return None
-    folder, limits = sys / "fs" / "cgroup", []
-    for part in ("", *Path(place).parts):
-        folder = folder / part
-        with suppress(ValueError, ZeroDivisionError):
-            most, period = text(folder / "cpu.max").split()
-            limits += [] if most == "max" else [int(most) / int(period)]
-    return min(limits, default=None)
-
-
-def fitting(threads: int, cpus: int | None = None, most: float | None = None) -> int:
-    """Return as many of these threads as there are processors for; `cpus` and `most` default to the system's.
-
-    >>> fitting(4, cpus=2, most=1.5), fitting(1, cpus=8, most=0.2)
-    (2, 1)
-    """
-    cpus = len(usable()) if cpus is None else cpus
-    most = quota() if most is None else most
-    return max(1, min(threads, cpus, cpus if most is None else math.ceil(most)))
+    return small_ones(usable() if cpus is None else cpus, sys) or None

@@ -74,4 +74,4 @@ def within(seconds: float, doing: str, work: Callable[[], T]) -> T:
     except TimeoutError:
         if done.done():
             raise
-        raise ModelError(f"{doing} took longer than {seconds:g} s", remedy="raise gate.timeout") from None
+        raise ModelError(f"{doing} took longer than {seconds:g} s", remedy="use a smaller model") from None

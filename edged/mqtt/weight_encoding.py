@@ -135,7 +135,7 @@ def split(blob: bytes, chunk_bytes: int) -> list[bytes]:
     [b'ab', b'cd', b'e']
     """
     if chunk_bytes < 1:
-        raise ConfigError("a chunk needs at least one byte", where="report.chunk")
+        raise ValueError("a chunk needs at least one byte")
     return [blob[at : at + chunk_bytes] for at in range(0, len(blob), chunk_bytes)]
 
 

@@ -3,7 +3,7 @@
 Reads messages of `edged.domain.training.trainer_messages` as JSON lines on stdin: first a `Setup`, then one
 order after the other, and `Pace` or `WriteCheckpoint` at any time, see `DaemonPipe`. Writes such lines on
 stdout: reports, and for each order its result or `OrderFailed`. Ends when stdin closes, when idle for
-`training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
+the constant `resident` of its configuration (unless that is 0), or on SIGTERM (after a checkpoint).
 
 Exit codes: 0 done or idle; 1 a run failed; 2 configuration or bundle unusable; 3 the bundle is not signed as
 it must be; 4 engine not available here; 130 stopped in the middle of a run, after a checkpoint.
@@ -29,12 +29,13 @@ from edged.errors import (
     StorageError,
     TrainingError,
 )
-from edged.host.limits import ChildLimits, apply, die_with_parent, fitting, for_training
+from edged.host.limits import VARIABLE, ChildLimits, apply, die_with_parent, for_training
 from edged.storage.files.atomic import scratch
 from edged.trainer.daemon_pipe import DaemonPipe
 from edged.trainer.trainer import Trainer
 
-MORE_MEMORY = "raise training.memory_limit or lower training.batch"
+NICE = 10
+MORE_MEMORY = "raise training.memory or lower training.batch"
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 
@@ -67,23 +68,18 @@ def serve(pipe: DaemonPipe) -> int:
         return 0
     if not isinstance(first, messages.Setup):
         raise TrainingError(f"expected Setup as the first message, got {type(first).__name__}", where="stdin")
-    config = loader.from_json(first.config)
+    config = loader.from_json(first.config, first.constants)
     training = config.training
     limits = ChildLimits(
-        nice=training.nice,
-        affinity=for_training(training.affinity, training.threads),
-        memory_limit=training.memory_limit,
-        idle_cpu=training.scheduling == "idle",
+        nice=NICE,
+        affinity=for_training(),
+        memory_limit=None if VARIABLE in os.environ else training.memory,
+        idle_cpu=training.priority == "idle",
     )
     for warning in apply(limits):
         pipe.report(messages.LogLine(warning))
-    threads = fitting(training.threads)
-    if threads < training.threads:
-        pipe.report(messages.LogLine(f"training.threads: there are processors for {threads} only"))
-        training = training.model_copy(update={"threads": threads})
-        config = config.model_copy(update={"training": training})
     with nullcontext() if first.durable else scratch():
-        return _execute_all(Trainer(config, pipe, first), pipe, config.training.resident or None)
+        return _execute_all(Trainer(config, pipe, first), pipe, training.constants.resident or None)
 
 
 def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:

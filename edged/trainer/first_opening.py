@@ -54,7 +54,7 @@ def _open_confined(order: FirstOpening) -> Opened:
         if isinstance(problem, MemoryError) or any(text in str(problem) for text in NO_MEMORY):
             raise RefusedError(
                 f"needs more than {order.memory >> 20} MiB of memory",
-                remedy="raise install.memory_limit if you trust it",
+                remedy="use a smaller model",
             ) from problem
         if isinstance(problem, EdgedError):
             raise

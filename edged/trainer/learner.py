@@ -41,7 +41,7 @@ class Learner:
     ) -> None:
         self._task, self._checkpoints, self._models, self._control = task, checkpoints, models, control
         self.engine = engine
-        self.state = LearnerState.fresh(task.memory, task.training.seed)
+        self.state = LearnerState.fresh(task.memory, task.training.constants.seed)
         self.statistics = InputStatistics(task, engine)
         self.untrained = task.bundle.seed is not None
         self._dry_run = False
@@ -90,7 +90,7 @@ class Learner:
         self._followed, self.untrained, self.state.finished = version, False, None
         self.engine.set_parameters(weights)
         # Neither the old averages nor the old input statistics belong to them.
-        self.state.average = Average(self._task.training.average)
+        self.state.average = Average(self._task.training.constants.average)
         self.statistics.begin_with(self.state, weights)
         self.checkpoint()
         self._control.report(LogLine(f"training continues from the weights of version {version}"))
@@ -168,15 +168,14 @@ class InputStatistics:
     def follow(self, engine: Engine, state: LearnerState, new: Window) -> None:
         """Move the standardisation inside the graph after the inputs; fit it when it never was."""
         overwrite: dict[str, NDArray[np.float32]] = {}
-        names, training = self._inputs, self._task.training
+        names, half_life = self._inputs, self._task.training.constants.half_life
         if names is not None:
             moments = state.moments
             mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
             if moments.mean is None and fitted(mean, scale):
-                state.moments = moments = moments.of_scale(training.half_life, mean, scale)
-            if training.restandardise or moments.mean is None:
-                moments.update(new.x)
-                overwrite[names["mean"]], overwrite[names["scale"]] = moments.scale()
+                state.moments = moments = moments.of_scale(half_life, mean, scale)
+            moments.update(new.x)
+            overwrite[names["mean"]], overwrite[names["scale"]] = moments.scale()
         overwrite |= self._fit_targets(state, new)
         if overwrite:
             engine.set_parameters(overwrite)
@@ -186,7 +185,7 @@ class InputStatistics:
         names = self._inputs
         if names is not None and fitted(weights[names["mean"]], weights[names["scale"]]):
             mean, scale = weights[names["mean"]], weights[names["scale"]]
-            state.moments = state.moments.of_scale(self._task.training.half_life, mean, scale)
+            state.moments = state.moments.of_scale(self._task.training.constants.half_life, mean, scale)
 
     def _fit_targets(self, state: LearnerState, new: Window) -> dict[str, NDArray[np.float32]]:
         """Fit target units once, at the first run: later the weights depend on them."""

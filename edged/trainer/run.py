@@ -185,11 +185,12 @@ class TrainingRun:
                 batch=training.batch, share=share or 1.0, accumulate=training.accumulate,
             )  # fmt: skip
         before = state.arrived
-        times = scarcity(new, arrived - before) if training.scarce_labels and before is not None else 1.0
+        times = 1.0 if before is None else scarcity(new, arrived - before)
         if self._learner.untrained:
             times = max(times, FROM_RANDOM_TIMES)
+        fixed = training.constants
         return planned_steps(
-            new, steps=training.steps, steps_per=training.steps_per, max_steps=training.max_steps, times=times
+            new, steps=training.steps, steps_per=fixed.steps_per, max_steps=fixed.max_steps, times=times
         )
 
     def _prepare(self, request: RunRequest, new: Window) -> None:

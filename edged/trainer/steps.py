@@ -69,6 +69,7 @@ class TrainingLoop:
         that has a finite loss; NonFiniteError when the weights are destroyed.
         """
         state, plan, training = self._state, self._plan, self._training
+        every = training.constants.checkpoint_every
         total = plan.steps if training.schedule == "linear" else 0
         self._engine.begin(LearningRate(plan.learning_rate, training.warmup, total), at_step=state.step)
         reported = time.monotonic()
@@ -81,7 +82,7 @@ class TrainingLoop:
                 raise InterruptedRunError(
                     "the run was asked to stop", where=f"step {state.step} of {plan.steps}"
                 )
-            due = self._control.checkpoint_requested() or state.step % training.checkpoint_every == 0
+            due = self._control.checkpoint_requested() or state.step % every == 0
             if due and state.step < plan.steps:
                 self._checkpoint()
             if time.monotonic() - reported > PROGRESS_SECONDS:
@@ -117,13 +118,14 @@ class TrainingLoop:
     def _next_steps(self) -> int:
         """Steps up to the next point at which something else is due."""
         step, training = self._state.step, self._training
-        dues = (CHECK_EVERY, training.checkpoint_every, AVERAGE_EVERY if training.average else CHECK_EVERY)
+        fixed = training.constants
+        dues = (CHECK_EVERY, fixed.checkpoint_every, AVERAGE_EVERY if fixed.average else CHECK_EVERY)
         left = self._plan.steps - step
         return min(left, *(due - step % due for due in dues))
 
     def _draw(self) -> NDArray[np.int64]:
         chosen, training = self._plan.new_share, self._training
-        mix = BatchMix(training.new_share if chosen is None else chosen, training.recent_share)
+        mix = BatchMix(training.new_share if chosen is None else chosen, training.constants.recent_share)
         return self.pool.draw(training.batch, mix, self._state.rng)
 
     def _make_step(self) -> float:
@@ -191,8 +193,7 @@ class BatchSampler:
         rows = self._usable(self._rows.rows(state.remembered(), self._samples.relabelled()))
         remembered = Remembered(rows, state.recent.ids, state.memory.ids)
         pool = BatchPool(new, remembered, self._task.labels, set(state.excluded))
-        if self._task.training.key_share < 1.0:
-            pool.cap(self._keys.codes(pool.offsets), self._task.training.key_share)
+        pool.cap(self._keys.codes(pool.offsets), self._task.training.constants.key_share)
         return pool
 
     def _usable(self, window: Window) -> Window:

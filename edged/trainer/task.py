@@ -55,9 +55,8 @@ class LearningTask:
     @property
     def memory(self) -> MemoryRules:
         """Return the rules of what a learner of this task remembers."""
-        training = self.training
-        recent = min(training.recent, training.replay)
-        return MemoryRules(training.replay, training.half_life, recent, training.average)
+        replay, fixed = self.training.replay, self.training.constants
+        return MemoryRules(replay, fixed.half_life, min(fixed.recent, replay), fixed.average)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Trainer:
         schema = config.stream.with_context(bundle.context).to_schema()
         bundle.check_schema(schema)
         state, training = config.storage.dir, config.training
-        engines = EngineFactory(training.engine, bundle, training.threads, training.provider)
+        engines = EngineFactory(training.engine, bundle, providers=training.provider)
         engine = engines.open()
         self._log = samples = SampleLog.open(state / "samples.db", schema, readonly=True)
         task = LearningTask(training, schema, bundle, block_of(config.stream.window_rules))
@@ -59,7 +59,7 @@ class Trainer:
             device=config.device.id if beside else None,
         )
         self._importer = WeightImporter(task, engine, samples, models, exporter, MAX_UPDATE_BYTES)
-        checkpoints = Checkpoints(state / "checkpoints", training.keep_checkpoints)
+        checkpoints = Checkpoints(state / "checkpoints")
         self.learner = Learner(task, engine, checkpoints, models, control)
         self.learner.restore(setup.base)
         sampler = BatchSampler(task, samples, control)

@@ -27,18 +27,16 @@ autosave_interval 5
 """
 CONFIG: dict[str, Any] = {
     "device": {"id": "rig"},
-    "mqtt": {"host": "127.0.0.1", "username": "rig", "reconnect_max": "1s"},
+    "mqtt": {"host": "127.0.0.1", "username": "rig"},
     "stream": {
         "topic": "sensors/#", "key": "topic:1", "id": "id",
         "features": 8, "task": "classify", "classes": 2, "label": "y",
     },
     "model": {"bundle": "/etc/edged/bundle"},
-    # Nothing by itself: each step knows which run is its own. A process for each, which takes a while.
+    # Nothing by itself: each step knows which run is its own.
     "training": {
-        "every": None, "new_labels": 0, "resident": 0, "retry_after": "1s",
-        "steps": 20_000, "max_steps": 30_000,
+        "every": None, "new_labels": 0, "steps": 20_000,
     },
-    "drift": {"train": False},
     "report": {"every": "1s"},
     "storage": {"dir": "/var/lib/edged"},  # as the template has it
 }  # fmt: skip

@@ -136,14 +136,14 @@ def run_out_of_memory(site: Site) -> str:
 def _little_memory(site: Site, *, lent: bool) -> tuple[str, Callable[[], None]]:
     """Less memory than a trainer needs; what was done, and how to undo it."""
     if lent:
-        site.configure(training={"memory_max": "64MiB"})
+        site.configure(training={"memory": "64MiB"})
         site.container.run("systemctl", "restart", UNIT)
 
         def undo() -> None:
             site.configure()
             site.container.run("systemctl", "restart", UNIT)
 
-        return "training.memory_max 64 MiB", undo
+        return "training.memory 64 MiB", undo
     memory, mib = site.container.memory, 1 << 20
     limit = memory.held() + 40 * mib
     memory.limit(limit)

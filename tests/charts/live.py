@@ -36,7 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     x, y = two_classes(3000)
     np.savez(folder / "stream.npz", X=x, y=np.where(np.arange(3000) < 1500, y, 1 - y))
-    gate = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0}
+    gate = {"min_gain": -1.0, "min_holdout": 1, "probation": 0}
     config = write_config(folder, {"features": 4, "classes": ["worn", "ok"]}, gate=gate)
     answer = edged("evaluate", config, "--data", folder / "stream.npz", "-o", folder / "out", "--json")
     assert answer.code == 0, answer.err

@@ -106,7 +106,7 @@ def test_a_configuration_is_checked_shown_and_described(tmp_path: Path) -> None:
     assert edged("config", "check", path).out == f"{path}: ok\n"
     shown = edged("config", "show", path, "--json").json
     assert shown["stream"]["features"] == 4
-    assert shown["training"]["min_new_samples"] == 40
+    assert shown["training"]["new_labels"] == 40
     assert yaml.safe_load(edged("config", "show", path).out) == shown
     schema = strict_json(edged("config", "schema").out)
     assert set(shown) | {"streams"} == set(schema["properties"])
@@ -138,7 +138,7 @@ def test_an_unknown_key_is_named_with_file_line_and_what_was_meant(tmp_path: Pat
     answer = edged("config", "check", path)
     assert answer.code == 2
     assert f"{path}:4: training.min_new_sample" in answer.problem
-    assert "did you mean min_new_samples?" in answer.problem
+    assert "did you mean new_labels?" in answer.problem
 
 
 # ---- the offline phase ---------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_a_built_bundle_serves_and_its_state_directory_belongs_to_one_daemon(
     bundle = Bundle.open(offline / "bundle")
     device = Device(
         tmp_path, broker.port, STREAM | {"id": "id"},
-        model={"bundle": str(bundle.path)}, training={"enabled": False}, serving={"qos": 1},
+        model={"bundle": str(bundle.path)}, training={"enabled": False},
     )  # fmt: skip
     x = two_classes(20)[0] * 50 + 7
     with running(device, broker.port) as listener:

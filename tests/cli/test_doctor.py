@@ -338,7 +338,7 @@ def test_silence_is_told_and_is_no_error(broker: Broker, tmp_path: Path) -> None
 
 
 def test_labels_are_looked_for_among_samples_and_in_the_log(broker: Broker, tmp_path: Path) -> None:
-    stream = STREAM | {"topic": "sensors/#", "id": "id", "label_topic": "labels/#"}
+    stream = STREAM | {"topic": "sensors/#", "id": "id", "label": {"topic": "labels/#", "join": "id"}}
     path = write_config(tmp_path, stream, mqtt={"host": "127.0.0.1", "port": broker.port})
     assert ("labels", "ok", "none on labels/# in 0.5 s") in live(path)
     keep(broker, "sensors/a", b'{"id": "1", "x": [1, 2, 3, 4]}')

@@ -51,7 +51,7 @@ def fed(text: str, *arguments: object) -> Answer:
 
 @pytest.mark.slow
 def test_lines_arrive_whether_the_daemon_runs_or_not(broker: Broker, tmp_path: Path) -> None:
-    device = Device(tmp_path, broker.port, STREAM, training={"every": None, "min_new_samples": 10**6})
+    device = Device(tmp_path, broker.port, STREAM, training={"every": None, "new_labels": 10**6})
     file = tmp_path / "samples.jsonl"
     file.write_text("".join(line(i) for i in range(30)) + "\n" + line(30).strip(), encoding="utf-8")
     with running(device, broker.port) as listener:
@@ -118,7 +118,9 @@ def test_what_cannot_be_published_is_a_mistake_of_usage(
 
 
 def test_lines_for_one_of_several_topics_and_for_labels(broker: Broker, tmp_path: Path) -> None:
-    path = written(tmp_path, broker, topic=["sensors/+"], label_topic="labels/#")
+    path = written(
+        tmp_path, broker, topic=["sensors/+"], label={"topic": "labels/#", "path": "label", "join": "id"}
+    )
     assert fed(line(1), path, "-", "--topic", "sensors/x").code == 0
     assert (
         fed('{"id": "1-2", "label": "ok"}', path, "-", "--topic", "labels/x", "--json").json["published"] == 1

@@ -13,8 +13,8 @@ from edged.errors import ConfigError, ConfigFileError
 PUMPS = """\
 device: {id: plant}
 stream: {features: [temp, vib], classes: [good, worn]}
-gate: {min_gain: 0.1, max_regret: 0.2}
-training: {min_new_samples: 50}
+gate: {min_gain: 0.1, probation_drop: 0.2}
+training: {new_labels: 50}
 streams:
   - {name: pump-1, stream: {topic: pumps/1}}
   - name: pump-2
@@ -42,7 +42,7 @@ def test_each_stream_has_its_own_sections_over_those_at_the_top(file: Path) -> N
     assert (first.name, second.name) == ("pump-1", "pump-2")
     assert (first.stream.width, second.stream.width) == (2, 4)
     assert (first.gate.min_gain, second.gate.min_gain) == (0.1, 0.3)
-    assert first.gate.max_regret == second.gate.max_regret == 0.2
+    assert first.gate.probation_drop == second.gate.probation_drop == 0.2
     assert second.stream.classes == ["good", "worn"]
 
 
@@ -87,7 +87,7 @@ def test_every_mistake_is_named_with_stream_key_and_line(file: Path) -> None:
         "  - name: status\n"
         "  - name: b\n"
         "    stream: {topic: b}\n"
-        "    gate: {max_regret: -1, gain: 3}\n"
+        "    gate: {probation_drop: -1, gain: 3}\n"
         "    web: {port: 8000}\n"
         "  - name: c\n"
         "    storage: {dir: elsewhere}\n"
@@ -113,7 +113,7 @@ def test_mistakes_within_a_stream_have_their_own_place(file: Path) -> None:
         "streams:\n"
         "  - name: a\n"
         "    stream: {topic: b}\n"
-        "    gate: {max_regret: -1, gain: 3}\n"
+        "    gate: {probation_drop: -1, gain: 3}\n"
         "  - name: b\n"
         "  - name: c\n"
         "    stream:\n"
@@ -123,7 +123,7 @@ def test_mistakes_within_a_stream_have_their_own_place(file: Path) -> None:
     places = [line.split(": ")[1] for line in told]
     assert sorted(places[:3]) == [
         "streams[0].gate.gain",
-        "streams[0].gate.max_regret",
+        "streams[0].gate.probation_drop",
         "streams[0].stream.features",
     ]
     assert places[3] == "streams[1].stream"

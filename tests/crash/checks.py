@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.config import GateConfig
 from edged.domain.audit_chain import AuditEntry
 from edged.domain.stream.sample import LabelReading
 from edged.errors import CorruptError
@@ -204,7 +203,7 @@ class Restarted(Gate):
     def __init__(self, state: OpenState) -> None:
         self.folder = state.config.storage.dir
         self.candidates = self.folder / "candidates"
-        self.settings = GateConfig(latency=1.0).model_dump()
+        self.settings = {"latency": 1.0}
         self.log, self.registry = state.samples, state.registry
         self.open_parts()
 

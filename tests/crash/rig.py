@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
-from edged.config import Config
 from edged.device.startup.open_state import open_state
 from edged.storage.models.bundles import Bundle, Tensor, seal
+from tests.constants import configured
 from tests.crash.operations import MARK
 from tests.device.linear import GOOD, WIDTH, write
 
 if TYPE_CHECKING:
+    from edged.config import Config
     from edged.device.startup.open_state import OpenState
 
 STREAM: dict[str, Any] = {"features": WIDTH, "classes": ["no", "yes"], "label": "y", "id": "id"}
@@ -32,7 +33,7 @@ def make_bundle(folder: Path) -> None:
 
 def config_of(root: Path, bundle: Path, **sections: Any) -> Config:
     """A device whose state lies in `root`, below a directory that the daemon makes itself."""
-    return Config.model_validate(
+    return configured(
         {
             "device": {"id": "rig"},
             "mqtt": {"host": "localhost"},

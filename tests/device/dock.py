@@ -33,7 +33,8 @@ CLASSIFY: dict[str, Any] = {
     "key": "topic:1",
     "ts": "ts",
 }
-JOINED: dict[str, Any] = {**CLASSIFY, "id": "id", "label_topic": "labels/#"}
+MATCHED = {"topic": "labels/#", "path": "label", "join": "id"}
+JOINED: dict[str, Any] = {**CLASSIFY, "id": "id", "label": MATCHED}
 
 
 class FailingLog(SampleLog):

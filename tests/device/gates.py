@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
-from edged.config import Config
 from edged.device.promotion import CandidateEvaluator, ModelStore
 from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceModel, InferenceReader
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
+from tests.constants import configured as with_constants_among
 from tests.device.learning_rig import batch
 from tests.device.linear import SCHEMA, candidate, classes, inputs, write
 
 if TYPE_CHECKING:
+    from edged.config import Config
     from edged.domain.judging.verdict import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
@@ -31,12 +32,12 @@ def configured(folder: Path, schema: Schema, gate: dict[str, Any]) -> Config:
         stream["targets"] = schema.targets
     else:
         stream["target"] = schema.task
-    return Config.model_validate(
+    return with_constants_among(
         {
             "device": {"id": "d"},
             "stream": stream,
             "gate": gate,
-            "storage": {"dir": folder, "keep_models": 10},
+            "storage": {"dir": folder},
         }
     )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.config import TrainingConfig
 from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.domain.stream.schema import Schema
 from edged.domain.training.trainer_messages import RunRequest
@@ -24,8 +23,10 @@ from edged.trainer.local_models import CandidateExporter, LocalModels
 from edged.trainer.run import TrainingRun
 from edged.trainer.steps import BatchSampler
 from edged.trainer.task import LearningTask
+from tests.constants import section
 
 if TYPE_CHECKING:
+    from edged.config import TrainingConfig
     from edged.domain.protocols import Engine, StepResult
     from edged.domain.stream.sample import LabelValue
     from edged.domain.training.message import Message
@@ -119,10 +120,10 @@ class Workshop:
     def __init__(self, folder: Path, bundle: Bundle, schema: Schema = CLASSIFY, **training: Any) -> None:
         self.folder, self.bundle, self.schema = folder, bundle, schema
         settings = {"learning_rate": 0.01, "batch": 32, "steps": 60, "max_steps": 60, **training}
-        self.config = TrainingConfig(**settings)
+        self.config: TrainingConfig = section("training", settings)
         folder.mkdir(exist_ok=True)
         self.log = SampleLog.open(folder / "samples.db", schema, holdout=0.1)
-        self.checkpoints = Checkpoints(folder / "checkpoints", self.config.keep_checkpoints)
+        self.checkpoints = Checkpoints(folder / "checkpoints")
         self.reports: list[Message] = []
         self.champion: Path | None = None
         self._runs = 0

@@ -48,7 +48,7 @@ def test_an_alarm_is_an_event_stays_until_it_is_accepted_and_survives_a_restart(
     broker: Broker, tmp_path: Path
 ) -> None:
     device = Device(
-        tmp_path, broker.port, {"features": WIDTH, "target": "reconstruct", "ts": "ts", "max_late": None},
+        tmp_path, broker.port, {"features": WIDTH, "task": "reconstruct", "ts": "ts"},
         gate={"min_holdout": 5, "holdout": 0.1}, training={"new_labels": 300, "steps": 200},
     )  # fmt: skip
     with running(device, broker.port) as listener:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tests.mosquitto import Mosquitto as Broker
 
 STREAM: dict[str, Any] = {
-    "features": 2, "classes": ["ok", "worn"], "label": "y", "id": "id", "ts": "ts", "label_topic": "labels/#",
+    "features": 2, "classes": ["ok", "worn"], "id": "id", "ts": "ts",
+    "label": {"topic": "labels/#", "path": "y", "join": "id"},
     "key_rate": 1, "key_burst": 100, "stuck_after": 20, "max_relabels": 1,
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_every_message_is_stored_once_and_predicted_once_while_models_are_swappe
     device = Device(
         tmp_path, broker.port,
         {"features": x.shape[1], "task": "classify", "classes": classes, "label": "y", "id": "id"},
-        serving={"qos": 1}, training={"every": "12h", "min_new_samples": 200},
+        serving={"qos": 1}, training={"every": "12h", "new_labels": 200},
     )  # fmt: skip
     with running(device, broker.port) as listener:
         publisher = publish(broker.port, path, rows, 2000)
@@ -209,7 +209,7 @@ def test_bad_messages_are_quarantined_and_never_stop_the_stream(broker: Broker, 
 
 @pytest.mark.slow
 def test_labels_on_their_own_topic_join_by_id(broker: Broker, tmp_path: Path) -> None:
-    stream_section = SMALL | {"label": "y", "label_topic": "labels/#"}
+    stream_section = SMALL | {"label": {"topic": "labels/#", "path": "y", "join": "id"}}
     device = Device(tmp_path, broker.port, stream_section, training={"enabled": False})
     rng = np.random.default_rng(0)
     with running(device, broker.port) as listener:

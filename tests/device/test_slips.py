@@ -17,7 +17,9 @@ from tests.running_device import Device, running, wait_until
 if TYPE_CHECKING:
     from tests.mosquitto import Mosquitto as Broker
 
-STREAM: dict[str, Any] = {"features": 2, "classes": ["ok", "worn"], "label": "y", "label_topic": "labels/#"}
+STREAM: dict[str, Any] = {
+    "features": 2, "classes": ["ok", "worn"], "label": {"topic": "labels/#", "path": "y", "join": "id"},
+}  # fmt: skip
 UNKNOWN = "label 'zzz' is none of the 2 classes ok, worn"
 
 

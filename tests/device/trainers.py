@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edged.clock import VirtualClock
-from edged.config import Config
 from edged.device.events import Events
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.trainer_client import TrainerClient
@@ -16,6 +15,7 @@ from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import CheckpointWritten
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
+from tests.constants import configured
 from tests.device.learning_rig import CLASSIFY, batch, task
 from tests.device.partners import Recorder
 
@@ -31,7 +31,7 @@ class Plant:
     """A state directory with samples in it."""
 
     def __init__(self, folder: Path, bundle: Bundle, samples: int = 300, **training: Any) -> None:
-        self.config = Config.model_validate(
+        self.config = configured(
             {
                 "device": {"id": "d"},
                 "stream": {"features": 5, "classes": ["low", "mid", "high"]},
@@ -40,7 +40,6 @@ class Plant:
                 "training": {
                     "engine": "portable",
                     "learning_rate": 0.01,
-                    "nice": 0,
                     "resident": 20,
                     **training,
                 },

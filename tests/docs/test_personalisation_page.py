@@ -84,7 +84,7 @@ def device(people: People, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert built.code == 0, built.err
     return write_config(
         folder, section, model={"bundle": "./device.bundle"},
-        training={"cron": "0 3 * * *", "new_labels": 0}, gate={"holdout": 0.1},
+        training={"every": "0 3 * * *", "new_labels": 0}, gate={"holdout": 0.1},
     )  # fmt: skip
 
 

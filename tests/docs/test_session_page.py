@@ -41,7 +41,7 @@ def test_the_session_in_the_documentation_runs_as_it_stands(broker: Mosquitto, t
     build(write(tmp_path / "good.onnx", GOOD), tmp_path / "new-bundle", loss="cross_entropy")
     assert edged("artifacts", "sign", first.path, "--key", tmp_path / "maker").code == 0
     device = Device(
-        tmp_path, broker.port, STREAM, training=QUIET, install={"accept": True},
+        tmp_path, broker.port, STREAM, training=QUIET, install={},
         model={"bundle": str(first.path), "keys": [str(tmp_path / "maker.pub")]},
     )  # fmt: skip
     script = tmp_path / "session.sh"

@@ -35,6 +35,7 @@ from edged.engines.inference import InferenceModel
 from edged.errors import ModelError, StorageError
 from edged.storage.files.atomic import Disk
 from edged.storage.models.registry import Registry
+from tests.constants import section
 from tests.device.gates import Gate, configured
 from tests.device.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs, samples
 from tests.device.partners import Recorder, Supervisor, no_requests, watchdog
@@ -115,12 +116,13 @@ class Episode(Supervisor, Recorder):
         self.gate.registry.close()
         self.stage, self.fault, self.folder = stage, fault, folder
         hanging = fault == "timeout" and stage not in ("stage", "pointer")
-        rules = GateConfig(
-            latency=30.0, timeout=1.0 if hanging else 60.0, probation=PROBATION,
-            probation_time=0.5 if (stage, fault) == ("probation", "timeout") else 3600.0,
-        )  # fmt: skip
+        settings = {
+            "latency": 30.0, "timeout": 1.0 if hanging else 60.0, "probation": PROBATION,
+            "probation_time": 0.5 if (stage, fault) == ("probation", "timeout") else 3600.0,
+        }  # fmt: skip
+        rules: GateConfig = section("gate", settings)
         self.registry = Registry.open(folder, disk=SeamDisk(self.seam))
-        config = configured(folder, SCHEMA, rules.model_dump())
+        config = configured(folder, SCHEMA, settings)
         clock = VirtualClock(1000.0)
         regimes = Regimes()
         evaluator = CandidateEvaluator(config, self.registry, self, self, regimes)

@@ -29,7 +29,7 @@ WIDTH = 6
 CLASSES = ("0", "1")
 STREAM: dict[str, Any] = {"features": WIDTH, "classes": 2, "label": "y", "id": "id"}
 TRAINING: dict[str, Any] = {
-    "every": None, "new_labels": 60, "min_new_samples": 20, "steps": 400, "steps_per": 60,
+    "every": None, "new_labels": 60, "steps": 400, "steps_per": 60,
     "checkpoint_every": 50, "engine": "portable", "max_failures": 0, "retry_after": "50ms",
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HOME = Path(__file__).with_name("home.py")
 CLASSES = {"features": ["a", "b"], "label": "y", "classes": ["ok", "worn"]}
-PRESS = {"name": "Presse 7 µ", "enabled": True}
+PRESS = {"name": "Presse 7 µ"}
 
 NOTHING = (None, "unavailable")
 UNKNOWN = (*NOTHING, "unknown")
@@ -425,7 +425,7 @@ def test_a_label_request_is_an_event(home: tuple[Home, int], tmp_path: Path) -> 
 
 def test_an_alarm_is_marked_as_normal(home: tuple[Home, int], tmp_path: Path) -> None:
     assistant, port = home
-    stream = {"features": ["a", "b"], "target": "reconstruct"}
+    stream = {"features": ["a", "b"], "task": "reconstruct"}
     with running(press(tmp_path, port, stream), port) as listener:
         feed(listener, 200, labels=False)
         stored(listener, 200)

@@ -126,7 +126,7 @@ def test_the_daemon_trains_promotes_and_goes_on_predicting(
     stream = STREAM | {"task": "classify", "label": "y", "id": "id"}
     device = StockDevice(
         stock, tmp_path, broker.port, stream, model={"bundle": str(bundle)},
-        serving={"qos": 1}, training={"every": None, "min_new_samples": 100_000, "cooldown": "0s"},
+        training={"every": None, "new_labels": 100_000},
     )  # fmt: skip
     with running(device, broker.port) as listener:
 
@@ -159,8 +159,8 @@ def test_a_first_start_without_a_bundle_builds_trains_and_swaps(
     processes = tmp_path / "processes"
     processes.mkdir()
     stream = STREAM | {"task": "classify", "label": "y", "id": "id"}
-    training = {"every": None, "min_new_samples": 100_000, "cooldown": "0s"}
-    device = StockDevice(stock, tmp_path, broker.port, stream, serving={"qos": 1}, training=training)
+    training = {"every": None, "new_labels": 100_000}
+    device = StockDevice(stock, tmp_path, broker.port, stream, training=training)
     with running(device, broker.port, EDGED_TEST_PROCESSES=str(processes)) as listener:
         for i in range(600):
             listener.send("sensors/a", {"id": str(i), "x": x[i].tolist(), "y": int(y[i])})

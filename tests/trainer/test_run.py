@@ -76,9 +76,6 @@ def test_labels_of_few_samples_get_more_steps_each_once_the_share_is_known(
     assert steps(100, 1) == 60
     trainee = shop.trainee()  # it remembers how many samples had come
     assert steps(50, 1) == 60
-    shop.config = shop.config.model_copy(update={"scarce_labels": False})
-    trainee = shop.trainee()
-    assert steps(200, 10) == 60
 
 
 def test_a_network_of_random_weights_is_trained_four_times_as_long_at_first(
@@ -439,19 +436,6 @@ def test_the_standardisation_follows_a_shifted_input(tmp_path: Path, bundle: Bun
         shop.feed(*task(300, seed, shift=20))
         trainee.run(shop.request())
     np.testing.assert_allclose(engine.parameters()["input.mean"], 20, atol=0.3)
-
-
-def test_without_restandardise_the_first_fit_stays(tmp_path: Path, bundle: Bundle) -> None:
-    shop = Workshop(tmp_path, bundle, half_life=100, restandardise=False)
-    engine = PortableEngine(bundle)
-    trainee = shop.trainee(engine)
-    shop.feed(*task(300, shift=4))
-    trainee.run(shop.request())
-    first = engine.parameters()["input.mean"]
-    np.testing.assert_allclose(first, 4, atol=0.2)
-    shop.feed(*task(300, 1, shift=20))
-    trainee.run(shop.request())
-    np.testing.assert_array_equal(engine.parameters()["input.mean"], first)
 
 
 def test_statistics_of_the_bundle_are_where_it_begins(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def train_once(config: Config, *, resume: bool = False, observer: RunObserver | 
         host = Host(Events(), clock, model_reader(config), client)
         pipeline = Pipeline(config, bundle, registry, samples, samples, host)
         scheduler = pipeline.scheduler
-        checkpoints = Checkpoints(config.storage.dir / "checkpoints", config.training.keep_checkpoints)
+        checkpoints = Checkpoints(config.storage.dir / "checkpoints")
         scheduler.unfinished = unfinished(checkpoints, registry)
         if resume and not scheduler.unfinished and not _interrupted(registry):
             raise RefusedError(

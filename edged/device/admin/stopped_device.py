@@ -39,4 +39,4 @@ def model_store(config: Config, registry: Registry) -> ModelStore:
 
 def model_reader(config: Config) -> InferenceReader:
     """What loads models as `serving` says."""
-    return InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
+    return InferenceReader(providers=config.serving.provider)

@@ -58,7 +58,7 @@ class TrainingCommands:
         if not self._pipeline.worker.want_checkpoint(task):
             config = self._pipeline.config
             folder = config.storage.dir / "checkpoints"
-            numbers = Checkpoints(folder, config.training.keep_checkpoints).numbers()
+            numbers = Checkpoints(folder).numbers()
             self._pipeline.worker.store_state()
             task.done({"generation": max(numbers, default=None), "step": None})
         return {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from edged.config.commands import InstallConfig
 from edged.errors import ConfigError, RefusedError
 from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.journal.transfers import TransferPurpose
@@ -101,7 +102,7 @@ class TransferCommands:
             whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
             manifest = {**whole, "chunks": [whole]}
         purpose = TransferPurpose(kind, url=url, downgrade=request.get("allow_downgrade", False))
-        limit = self._config.install.max_bytes
+        limit = (self._config.install or InstallConfig()).max_bytes
         return self._transfers.announce(request["transfer"], manifest, purpose, limit).to_json()
 
 

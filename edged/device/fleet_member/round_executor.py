@@ -68,7 +68,7 @@ class RoundExecutor:
 
     def state(self) -> Condition:
         """Return how the device is."""
-        now, guards = self._scheduler.conditions(), self._pipeline.config.training
+        now, guards = self._scheduler.conditions(), self._pipeline.config.training.guard_rules()
         least = CHARGED if guards.min_battery is None else guards.min_battery
         hot = guards.max_temperature is not None and (now.temperature_c or -273.0) > guards.max_temperature
         return Condition(

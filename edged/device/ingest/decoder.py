@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.config.features import LabelConfig
 from edged.domain.stream.observation import HoldReading, Observation, Seen
 from edged.domain.stream.refusals import RefusalMonitor
 from edged.domain.stream.sample import LabelReading, Reading, Rejected
@@ -54,7 +53,7 @@ class SampleDecoder:
         self._codec = codec
         self._watched = stream.watched
         # Where samples are joined their codec knows the labels, too.
-        apart = not (stream.joined and isinstance(stream.label, LabelConfig))
+        apart = not (stream.joined and stream.near_label is not None)
         self._label_filter = (stream.label_filter if apart else None) or ""
         self._label_codec = label_codec(stream) if self._label_filter else None
         self._clock = clock

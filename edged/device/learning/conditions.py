@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -59,7 +58,6 @@ class ConditionsReader:
             vitals.temperature_c,
             vitals.on_battery,
             vitals.battery_percent,
-            None if vitals.load1 is None else vitals.load1 / (os.cpu_count() or 1),
             p99,
             () if self._board is None else self._board.reasons,
             self._wear is not None and self._wear.worn(written, self._clock.monotonic()),

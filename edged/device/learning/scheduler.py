@@ -54,6 +54,7 @@ log = get_logger("edged.learn")
 USUAL = RunOptions()
 URGENT = ("drift", "quality", "resume")  # triggers that flash has to bear
 BACKOFF = "setbacks"  # name of the registry's value that the scheduler writes
+USUAL_LABELS = 40  # new labels that start a run
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
 SECOND_CLASS = "labels of a second class"  # a network that knows one class answers nothing else
@@ -61,27 +62,17 @@ HELD_RUN = "the command resume, to continue a run that was cut off"
 LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the run had done
 
 
-def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0) -> TriggerRules:
-    """The configured rules; without `new_labels` a run starts at `min_new_samples`.
-
-    That is `fewest` at least where it is not configured.
-    """
-    least = config.min_new_samples
-    if "min_new_samples" not in config.model_fields_set:
-        least = max(least, fewest)
-    wanted = least if config.new_labels is None else config.new_labels
-    return TriggerRules(
-        new_labels=wanted or None,
-        min_new_samples=least,
-        cooldown=config.cooldown,
-        drift=drift,
-        scarce=config.scarce_labels,
-    )
+def trigger_rules(config: TrainingConfig, *, labels_itself: bool = False) -> TriggerRules:
+    """Return the configured rules of what starts a run."""
+    if config.new_labels == 0:
+        return TriggerRules(None, 1)
+    least = config.new_labels or (UNHURRIED if labels_itself else USUAL_LABELS)
+    return TriggerRules(least, least)
 
 
 def backoff_rules(config: TrainingConfig) -> BackoffRules:
-    """Return the configured rules of the backoff after failures."""
-    return BackoffRules(config.retry_after, config.max_failures)
+    """Return the rules of the backoff after failures."""
+    return BackoffRules(config.constants.retry_after, config.constants.max_failures)
 
 
 class TrainingScheduler:
@@ -118,10 +109,8 @@ class TrainingScheduler:
         self._conditions = conditions
         self.client = client
         kept = registry.get_value(BACKOFF)
-        self._fewest = UNHURRIED if config.stream.resolved_task == "reconstruct" else 0
-        self.triggers = Triggers(
-            trigger_rules(config.training, drift=config.drift.train, fewest=self._fewest)
-        )
+        self._labels_itself = config.stream.resolved_task == "reconstruct"
+        self.triggers = Triggers(trigger_rules(config.training, labels_itself=self._labels_itself))
         same = kept is not None and kept["bundle"] == bundle
         self.backoff = FailureBackoff.recalled(backoff_rules(config.training), kept if same else None)
         self.triggers.back_off(clock.monotonic(), self.backoff.wait)
@@ -145,13 +134,13 @@ class TrainingScheduler:
     def configure(self, config: Config) -> None:
         """Go by another configuration from the next run on."""
         training = config.training
-        self.triggers.rules = trigger_rules(training, drift=config.drift.train, fewest=self._fewest)
+        self.triggers.rules = trigger_rules(training, labels_itself=self._labels_itself)
         self.backoff.rules = backoff_rules(training)
         self._go_by(training)
         self.client.configure(config)
 
     def _go_by(self, training: TrainingConfig) -> None:
-        self._retry_after = training.retry_after
+        self._retry_after = training.constants.retry_after
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)
         self._follows_error = "new_share" not in training.model_fields_set
@@ -321,7 +310,6 @@ class TrainingScheduler:
             self._succeeded(run, result, learned=not options.dry_run, began=began)
         finally:
             self.progress = None
-            self.triggers.last_end = self._clock.monotonic()
             self.budget = self.budget.spent(day, time.monotonic() - started)
         return result
 

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -153,7 +154,7 @@ class TrainerClient:
         StorageError
             When the disk refused what the run had to write or read.
         TrainingError
-            When the run failed, or made no progress for `training.timeout`.
+            When the run failed, or made no progress for ten minutes.
         """
         with self.turn():
             return self._run_now(order, on_message)
@@ -182,7 +183,7 @@ class TrainerClient:
         self._order(order)
         answered, restarts = False, 0
         while True:
-            message = self._receive(order.result(), self._config.training.timeout)
+            message = self._receive(order.result(), self._config.training.constants.timeout)
             self._count()
             if message is None:
                 code = self._exit_code()
@@ -222,7 +223,7 @@ class TrainerClient:
     def pace(self, pause: float) -> None:
         """Pause after each step for `pause` times the step's own length; if infinite, until the next call.
 
-        Safe to call from any thread. A process that ends after each run (`training.resident: 0`) ignores it.
+        Safe to call from any thread. A process that ends after each run ignores it.
         """
         finite = pause if isfinite(pause) else None
         if finite != self._pause:
@@ -243,7 +244,7 @@ class TrainerClient:
                 break
             self.stop()
         if (
-            self._config.training.resident == 0
+            self._config.training.constants.resident == 0
             and self._process is not None
             and self._process.stdin is not None
         ):
@@ -280,7 +281,8 @@ class TrainerClient:
         settings = self._config.model_dump(mode="json", exclude_unset=True)
         if bundle is not None:
             settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
-        return Setup(json.dumps(settings), self._special.base or "checkpoint", self._durable)
+        constants = asdict(self._config.training.constants)
+        return Setup(json.dumps(settings), self._special.base or "checkpoint", self._durable, constants)
 
     def _send(self, message: Message) -> bool:
         process = self._process

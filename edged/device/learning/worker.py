@@ -206,9 +206,7 @@ class TrainingWorker:
             return False
         running.checkpointing.append(task)
         if not self._scheduler.client.ask_checkpoint():
-            raise RefusedError(
-                "the trainer cannot be told within a run", where="training.resident", remedy="set it above 0"
-            )
+            raise RefusedError("the trainer cannot be told within a run", remedy="try again while it is idle")
         if not self._under_way():
             running.report_checkpoint(None, None)  # the run has ended meanwhile
         return True

@@ -127,9 +127,9 @@ class OutboundRouter(Listener):
                 more = b',"boot":%d,"seq":%d}' % (self._boot, self._number())
                 self.deliver(MessageKind.PREDICTION, topic, extended(payload, more))
             return
-        self._wait_for_room(serving.qos, len(payloads))
+        self._wait_for_room(serving.constants.qos, len(payloads))
         for payload in payloads:
-            if not self._session.publish(topic, payload, qos=serving.qos):
+            if not self._session.publish(topic, payload, qos=serving.constants.qos):
                 self._unpublished += 1
 
     def _wait_for_room(self, qos: int, count: int) -> None:

@@ -64,10 +64,10 @@ class CandidateStore:
         self._mix = mix or mix_of(self._schema)
         self._regimes = regimes
         self._clock = clock
-        self._keep = config.storage.keep_models
+        self._keep = config.storage.constants.keep_models
         self._staging = config.storage.dir / "candidates"
-        self._recalls = config.gate.recall
-        self._timeout = config.gate.timeout
+        self._recalls = config.gate.constants.recall
+        self._timeout = config.gate.constants.timeout
         self._random = False
         self._recalled: dict[int, ServedModel] = {}
         self.unusable: list[int] = []
@@ -75,7 +75,7 @@ class CandidateStore:
 
     def configure(self, config: GateConfig) -> None:
         """Allow another time for loading from the next model on."""
-        self._timeout = config.timeout
+        self._timeout = config.constants.timeout
 
     # ---- candidates ------------------------------------------------------------------------
 

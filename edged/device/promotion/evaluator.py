@@ -79,10 +79,10 @@ class CandidateEvaluator:
         """Verify a candidate and compare it with the champion; `first` skips the comparison alone."""
         doing = "verification"
         try:
-            model, seconds = within(self._config.timeout, doing, lambda: self._verify(candidate))
+            model, seconds = within(self._config.constants.timeout, doing, lambda: self._verify(candidate))
             doing = "judging"
             verdict, scale = within(
-                self._config.timeout,
+                self._config.constants.timeout,
                 doing,
                 lambda: self._compare(model, champion, first=first),
             )
@@ -102,14 +102,14 @@ class CandidateEvaluator:
         ), seconds
 
     def _probing(self) -> ProbeRules:
-        schema, config = self._schema, self._config
-        return ProbeRules(schema.measured, schema.output_widths, config.tolerance, config.latency)
+        schema, fixed = self._schema, self._config.constants
+        return ProbeRules(schema.measured, schema.output_widths, fixed.tolerance, fixed.latency)
 
     def _compare(
         self, model: Model, champion: ServedModel, *, first: bool = False
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         """The verdict on a loaded candidate, and what weighed the errors."""
-        recent = self._holdout.holdout_window(self._config.recent)
+        recent = self._holdout.holdout_window(self._config.constants.recent)
         self._reader.breathe()
         scale = self._scale(champion, recent)
         pinned = [] if first else self._registry.pinned()
@@ -146,9 +146,9 @@ def gate_rules(config: GateConfig) -> GateRules:
     """Return the configured rules of the gate."""
     return GateRules(
         min_gain=config.min_gain,
-        max_regret=config.max_regret,
+        max_regret=config.constants.max_regret,
         min_holdout=config.min_holdout,
-        significance=config.significance,
+        significance=config.constants.significance,
     )
 
 

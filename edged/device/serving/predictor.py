@@ -68,7 +68,7 @@ class Predictor:
         self.mix = mix or mix_of(schema)
         self.sets = sets
         self.teacher = teacher
-        self._memory = RecentAnswers(config.remember, schema)
+        self._memory = RecentAnswers(config.constants.remember, schema)
         self._unkept: tuple[Predictions, NDArray[np.float32] | float] | None = None
         self.quality, self.repeated = LiveQuality(), LiveQuality()
         self._covered = LiveQuality(COVERED)
@@ -281,7 +281,7 @@ class Predictor:
         if probation is None:
             return
         if self._overdue is None or self._overdue[0] is not probation:
-            self._overdue = probation, monotonic + self._gate.probation_time
+            self._overdue = probation, monotonic + self._gate.constants.probation_time
         elif monotonic >= self._overdue[1]:
             log.warning("probation_lapsed", version=self.champion.version, labelled=probation.count)
             self._probation = None

@@ -58,7 +58,7 @@ def open_samples(
         max_bytes=storage.max_bytes,
         max_age=storage.max_age,
         quarantine_rows=storage.constants.quarantine_rows,
-        relabels=config.stream.max_relabels,
+        relabels=config.stream.constants.max_relabels,
         tolerance=config.stream.join_tolerance,
         secure=storage.secure,
         synchronous="FULL" if storage.durability == "full" else "NORMAL",
@@ -185,10 +185,7 @@ def weight_decay(config: Config) -> float | None:
 
 def label_smoothing(config: Config) -> float:
     """How much of a label all classes share in the standard network's loss."""
-    if config.stream.resolved_task != "classify":
-        return 0.0
-    given = config.model.label_smoothing
-    return given if given is not None else SMOOTHING if _measured(config) else 0.0
+    return SMOOTHING if _measured(config) else 0.0
 
 
 def _measured(config: Config) -> bool:
@@ -210,7 +207,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
             network,
             (schema.steps, schema.channels),
             tuple(hidden),
-            config.training.seed,
+            config.training.constants.seed,
             schema.context,
             config.stream.forecast_columns,
         ),

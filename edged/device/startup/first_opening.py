@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.config.commands import InstallConfig
 from edged.domain.child_orders import FirstOpening, Opened
 from edged.errors import (
     BundleError,
@@ -103,13 +104,13 @@ class FirstOpenings:
         bundle: Path | None = None,
         least: int = 0,
     ) -> Opened:
-        config, limits = self._config, self._config.install
+        config, limits = self._config, self._config.install or InstallConfig()
         keys = self.trust.current(config.model.keys)
         if config.model.keys and not keys:
             raise RefusedError("every key is revoked", where="model.keys", remedy="name another one")
         size = sum(path.stat().st_size for source in sources for path in _files(source))
-        memory = limits.memory_limit + SIZE_FACTOR * size
-        seconds = STARTING_SECONDS + round(limits.timeout)
+        memory = limits.constants.memory_limit + SIZE_FACTOR * size
+        seconds = STARTING_SECONDS + round(limits.constants.timeout)
         # Not the configuration itself: to read that takes longer than to open a bundle.
         order = FirstOpening(
             kind, config.storage.dir, config.stream.to_schema().fixed(), config.training.batch,
@@ -133,12 +134,12 @@ class FirstOpenings:
 def _not_opened(problem: ChildEndedError, where: str, limits: str) -> RefusedError:
     """Return the error of a child that was stopped, by the daemon or by its limits."""
     if problem.code is None:
-        return RefusedError(problem.what, where=where, remedy="raise install.timeout")
+        return RefusedError(problem.what, where=where, remedy="use a smaller model")
     if problem.code < 0:
         return RefusedError(
             f"its process {ending(problem.code)[0]}: {limits} of processor time are allowed",
             where=where,
-            remedy="if you trust it, raise install.memory_limit or install.timeout",
+            remedy="use a smaller model",
         )
     return RefusedError(problem.what, where=where)
 

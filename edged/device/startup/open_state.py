@@ -100,7 +100,7 @@ def open_state(
                     clock,
                 )
             )
-            checkpoints = Checkpoints(state / "checkpoints", config.training.keep_checkpoints)
+            checkpoints = Checkpoints(state / "checkpoints")
             renumbered = renumber(samples, registry, checkpoints)
             if renumbered is not None:
                 recovery.record(renumbered)

@@ -62,9 +62,11 @@ class Admission:
                 where="model.keys",
                 remedy="send a signed bundle with bundle.install",
             )
-        if not install.accept:
+        if install is None:
             raise RefusedError(
-                f"this device takes no {kind}s", where="install.accept", remedy="set it to true"
+                f"this device takes no {kind}s",
+                where="install",
+                remedy="add the section to its configuration",
             )
         if purpose.url is not None:
             _check_url(purpose.url, install.urls)

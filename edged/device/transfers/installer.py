@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edged.config.commands import InstallConfig
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.learning.trainer_slot import StoppedRunError
 from edged.device.transfers.admission import Admission
@@ -135,7 +136,9 @@ class TransferInstaller:
             return
         from edged.host.download import fetch  # memory that few devices need
 
-        data = fetch(url, transfer.manifest.bytes, self._config.install.timeout)
+        data = fetch(
+            url, transfer.manifest.bytes, (self._config.install or InstallConfig()).constants.timeout
+        )
         if not self._staging.put(transfer.name, 0, data):
             raise RefusedError("the fetched file differs from the announced one", where=transfer.name)
 

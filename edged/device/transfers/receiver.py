@@ -67,7 +67,7 @@ class TransferReceiver(Extension):
         installer: TransferInstaller,
         worker: TrainingWorker,
     ) -> None:
-        self._accepts = config.weights.accept or config.install.accept
+        self._accepts = config.weights.accept or config.install is not None
         self._session, self._topics = session, topics
         self._staging, self._installer, self._worker = staging, installer, worker
         self._queue: queue.Queue[ReceivedMessage | None] = queue.Queue(MOST_WAITING)

@@ -125,13 +125,10 @@ def confidence_watch(cooldown: Cooldown | None = None) -> StreamWatch:
 
 @dataclass(frozen=True)
 class DriftRules:
-    """What is watched and how; `delta` is the confidence of the errors' detector, `cooldown` in samples."""
+    """Confidence `delta` of the errors' detector, and samples without another report after a drift."""
 
     delta: float | None = None
     cooldown: int = 2000
-    errors: bool = True
-    confidence: bool = True
-    inputs: bool = True
 
 
 class LiveDrift:
@@ -153,7 +150,7 @@ class LiveDrift:
         self._errors = error_watch(cooldown, rules.delta)
         self._confidence = confidence_watch(cooldown)
         inputs = InputRules() if features <= WIDE else InputRules(stride=512)
-        self._inputs = InputDrift(features, inputs) if features and rules.inputs else None
+        self._inputs = InputDrift(features, inputs) if features else None
         self._first: list[float] | None = None if classes else []
         self._expected = 0.0
         self._version: int | None = None
@@ -164,8 +161,6 @@ class LiveDrift:
 
     def confidence(self, values: NDArray[np.float32], offsets: NDArray[np.int64], version: int) -> None:
         """Take in how sure predictions `(n,)` of a version were."""
-        if not self.rules.confidence:
-            return
         if version != self._version:
             self._version = version
             self._confidence.reset()
@@ -173,8 +168,6 @@ class LiveDrift:
 
     def errors(self, values: NDArray[np.float64], offsets: NDArray[np.int64]) -> None:
         """Take in errors `(n,)` of predictions whose labels have come."""
-        if not self.rules.errors:
-            return
         if self._first is not None:
             values, offsets = self._set_in_relation(values, offsets)
         self._add(self._errors.update(values, offsets))

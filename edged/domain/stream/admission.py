@@ -30,15 +30,14 @@ class AdmissionRules:
     """Limits; None for none.
 
     `rate` messages a second over all, beyond which they are acknowledged later; `key_rate` readings a
-    second of one key, `key_burst` at once, beyond which they are dropped; `skew` and `late` how far an
-    event time may lie ahead of and behind the arrival; `stuck_after` readings without a change.
+    second of one key, `key_burst` at once, beyond which they are dropped; `skew` how far an event
+    time may lie ahead of the arrival; `stuck_after` readings without a change.
     """
 
     rate: float | None = None
     key_rate: float | None = None
     key_burst: int | None = None
     skew: float | None = None
-    late: float | None = None
     stuck_after: int | None = None
 
 
@@ -164,10 +163,7 @@ class AdmissionControl:
         ts = np.array([now if time is None else time for time in times], np.float64)
         if now < PLAUSIBLE:
             return ts
-        skew, late = self._rules.skew, self._rules.late
-        latest = np.inf if skew is None else now + skew
-        earliest = -np.inf if late is None else now - late
-        wrong = (ts > latest) | (ts < earliest)
+        wrong = ts > now + (np.inf if self._rules.skew is None else self._rules.skew)
         if wrong.any():
             self.skewed += int(wrong.sum())
             ts[wrong] = now
@@ -175,9 +171,8 @@ class AdmissionControl:
 
     def event_time(self, ts: float, now: float) -> float:
         """`event_times` for one message that has a time."""
-        skew, late = self._rules.skew, self._rules.late
-        wrong = (skew is not None and ts > now + skew) or (late is not None and ts < now - late)
-        if not wrong or now < PLAUSIBLE:
+        skew = self._rules.skew
+        if skew is None or ts <= now + skew or now < PLAUSIBLE:
             return ts
         self.skewed += 1
         return now

@@ -21,8 +21,7 @@ class GuardRules:
     """Limits; None where there is none.
 
     `quiet` in minutes of the day, from and to; `max_temperature` in °C; `min_battery` in percent, asked only
-    while the device runs on it; `max_load` a processor; `serving_p99` in seconds; `max_runs` and
-    `max_minutes` a day; `throttled` whether a board in trouble holds runs back; `write_rate` in bytes a
+    while the device runs on it; `serving_p99` in seconds; `max_minutes` a day; `write_rate` in bytes a
     second.
     """
 
@@ -30,11 +29,8 @@ class GuardRules:
     max_temperature: float | None = None
     min_battery: float | None = None
     mains_only: bool = False
-    max_load: float | None = None
     serving_p99: float | None = None
-    max_runs: int | None = None
     max_minutes: float | None = None
-    throttled: bool = False
     write_rate: float | None = None
 
 
@@ -51,7 +47,6 @@ class Conditions:
     temperature_c: float | None = None
     on_battery: bool | None = None
     battery_percent: float | None = None
-    load_per_core: float | None = None
     serving_p99: float | None = None
     board: tuple[str, ...] = ()
     worn: bool = False
@@ -120,17 +115,15 @@ def refusals(rules: GuardRules, now: Conditions, used: Budget) -> tuple[str, ...
         now.on_battery is not False
         and _above(rules.min_battery, now.battery_percent)
         and f"battery below {rules.min_battery:g} %",
-        _above(now.load_per_core, rules.max_load) and f"load above {rules.max_load:g} a processor",
         _above(now.serving_p99, rules.serving_p99)
         and f"predictions slower than {(rules.serving_p99 or 0) * 1e3:g} ms",
-        rules.max_runs is not None and used.runs >= rules.max_runs and f"{rules.max_runs} runs today",
         rules.max_minutes is not None
         and used.seconds >= rules.max_minutes * 60
         and f"{rules.max_minutes:g} minutes of training today",
         rules.write_rate is not None
         and now.worn
         and f"flash: training writes {rules.write_rate / 1024:g} KiB a second on average",
-        rules.throttled and now.board and f"the board: {', '.join(now.board)}",
+        now.board and f"the board: {', '.join(now.board)}",
     ]
     return tuple(reason for reason in found if isinstance(reason, str))
 

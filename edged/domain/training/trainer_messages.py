@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,11 +115,12 @@ class ReviewLabels(TrainingOrder[LabelReview]):
 
 @dataclass(frozen=True)
 class Setup(Message):
-    """The first line: the configuration as JSON text, and whether to wait for the disk."""
+    """The first line: the configuration as JSON text, constants of training, whether to wait for the disk."""
 
     config: str
     base: Base = "checkpoint"
     durable: bool = True
+    constants: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,10 @@ LEAST_PART, WHOLE_FROM = 0.3, 0.15
 
 @dataclass(frozen=True)
 class TriggerRules:
-    """Rules that start a run or hold it back; times in seconds."""
+    """New labels that start a run (None: none do), and with which a scheduled run is worth it."""
 
     new_labels: int | None = 500
     min_new_samples: int = 500
-    cooldown: float = 0.0
-    drift: bool = True
-    scarce: bool = False
 
 
 @dataclass
@@ -42,7 +39,6 @@ class Triggers:
     fallen: bool = False
     warned: bool = False
     arrived: int = 0
-    last_end: float | None = None
     held_until: float = float("-inf")
     least: int = 0
 
@@ -64,7 +60,7 @@ class Triggers:
         return self._by_data(new) if new >= self.least else None
 
     def _by_data(self, new: int) -> str | None:
-        if new >= FEWEST and self.rules.drift and (self.drifted or self.fallen):
+        if new >= FEWEST and (self.drifted or self.fallen):
             return "drift" if self.drifted else "quality"
         if self.scheduled:
             if new >= self.rules.min_new_samples:
@@ -77,7 +73,7 @@ class Triggers:
         """New labels that start a run by themselves."""
         if self.rules.new_labels is None:
             return float("inf")
-        half = self.warned or (self.rules.scarce and self.until_scarce <= 0)
+        half = self.warned or self.until_scarce <= 0
         return max(self.rules.new_labels / 2 if half else self.rules.new_labels, self.least)
 
     @property
@@ -89,8 +85,6 @@ class Triggers:
         """Return why no automatic run can start: the pause after the previous one; None if one can."""
         if monotonic < self.held_until:
             return "a pause after a run that failed"
-        if self.last_end is not None and monotonic - self.last_end < self.rules.cooldown:
-            return f"a cool-down of {self.rules.cooldown:g} s"
         return None
 
     def begun(self, trigger: str) -> None:

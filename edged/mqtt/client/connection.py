@@ -239,7 +239,7 @@ _REFUSALS = {
     TAKEN_OVER: "another client uses the same mqtt.client_id: give each device its own device.id",
     "Unspecified error": "the connection broke; when that repeats, see whether two use one mqtt.client_id",
     "Keep alive timeout": "the broker or the network hangs; see mqtt.keepalive",
-    "Packet too large": "raise the broker's packet limit or lower report.chunk",
+    "Packet too large": "raise the broker's packet limit",
     "Unsupported protocol version": "set mqtt.protocol to the version that the broker speaks",
 }
 

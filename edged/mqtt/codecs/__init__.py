@@ -10,7 +10,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edged.config.features import LabelConfig
 from edged.config.formats import OBJECTS
 from edged.mqtt.codecs import json
 from edged.mqtt.codecs.labels import LabelTopicCodec
@@ -71,8 +70,8 @@ def label_codec(stream: StreamConfig) -> Decoder[LabelReading | HoldReading]:
     """
     parse = parser_of(stream) if stream.codec in _MAPS else json.parse_any
     codec: Decoder[Any] = ObjectLabelCodec(stream, parse)
-    if isinstance(stream.label, LabelConfig):
-        codec = LabelTopicCodec(stream, stream.label, parse)
+    if stream.near_label is not None:
+        codec = LabelTopicCodec(stream, stream.near_label, parse)
     return _inflated(codec, stream)
 
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from edged.config.features import LabelConfig
 from edged.domain.stream.observation import Observation, Seen
 from edged.domain.stream.value_words import number_of
 from edged.errors import RejectedSampleError
@@ -75,7 +74,7 @@ class JoinedCodec:
         self._id = None if stream.id is None else field(stream.id)
         self._label = None if stream.label_path is None else field(stream.label_path)
         self._parse_label = stream.to_schema().parse_label
-        own = stream.label if isinstance(stream.label, LabelConfig) else None
+        own = stream.near_label
         self._label_codec = None if own is None else LabelTopicCodec(stream, own, self._parse_one)
         self._label_topics = [] if own is None else [own.topic] if own.topic else stream.topics
 

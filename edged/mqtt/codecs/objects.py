@@ -100,9 +100,9 @@ class ObjectCodec:
 
 
 class ObjectLabelCodec:
-    """Decodes messages on `stream.label_topic`: `{"id", "label"}` or `{"key", "ts", "label"}`.
+    """Decodes messages on the topic of labels: `{"id", "label"}` or `{"key", "ts", "label"}`.
 
-    The label's field is called as in `stream.label` (the last part of the path), else `label`. With
+    The label's field is the last part of `stream.label.path`, else `label`. With
     `join: key_time` the key is taken from the message, or as for samples when that has none.
     """
 
@@ -110,7 +110,8 @@ class ObjectLabelCodec:
         self._largest = stream.max_payload
         self._parse = parse
         self._name = "label" if stream.label_path is None else stream.label_path.rpartition(".")[2]
-        self._by_time = stream.join == "key_time"
+        matched = stream.matched_label
+        self._by_time = matched is not None and matched.join == "key_time"
         from_topic = (stream.key_spec or "").startswith("topic:")
         self._topic_key = key_of(stream.key_spec) if from_topic else None
         self._label, self._id, self._ts = field(self._name), field("id"), field("ts")

@@ -81,7 +81,7 @@ def _fast_enough(model: Model, x: NDArray[np.float32], rules: ProbeRules, where:
         raise ModelError(
             f"one prediction takes {seconds * 1e3:.1f} ms, {rules.latency * 1e3:.1f} ms allowed",
             where=str(where),
-            remedy="raise gate.latency or use a smaller model",
+            remedy="use a smaller model",
         )
     return seconds
 

@@ -38,6 +38,9 @@ class Generation:
     arrays: dict[str, NDArray[Any]]
 
 
+GENERATIONS_KEPT = 3
+
+
 class Checkpoints:
     """The checkpoints of one state directory.
 
@@ -45,7 +48,9 @@ class Checkpoints:
     over, newest first.
     """
 
-    def __init__(self, directory: Path, keep: int, *, disk: atomic.Disk = atomic.DISK) -> None:
+    def __init__(
+        self, directory: Path, keep: int = GENERATIONS_KEPT, *, disk: atomic.Disk = atomic.DISK
+    ) -> None:
         self._directory = directory
         self._keep = keep
         self._disk = disk

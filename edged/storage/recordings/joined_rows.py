@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edged.config.features import LabelConfig
 from edged.domain.labels.held_labels import HeldLabels, ends
 from edged.domain.stream.joining import Joining
 from edged.domain.stream.observation import HoldReading, Observation
@@ -41,7 +40,7 @@ class JoinedRows:
         self._schema = stream.to_schema()
         self._default_key, self._start, self._spacing = default_key, start, spacing
         self._joining, self._held = Joining(stream.join_rules()), HeldLabels()
-        self._hold = isinstance(stream.label, LabelConfig) and stream.label.hold
+        self._hold = stream.near_label is not None and stream.near_label.hold
 
     def readings(self, source: Source, wanted: Wanted) -> Iterator[Reading]:
         """The samples that the rows of a file make; windows are not cut yet.
@@ -121,8 +120,8 @@ def _column(feature: FeatureConfig, others: Sequence[FeatureConfig], names: Sequ
 
 
 def _label_column(stream: StreamConfig, names: Sequence[str]) -> str | None:
-    label = stream.label
-    if not isinstance(label, LabelConfig):
+    label = stream.near_label
+    if label is None:
         return label
     candidates = [name for name in (label.path, _entity(label.topic)) if name is not None]
     return next((name for name in candidates if name in names), label.path)

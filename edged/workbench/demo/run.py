@@ -124,11 +124,10 @@ class Demo:
                 "task": "classify",
                 "classes": list(self.world.classes),
                 "id": "id",
-                "label": "label",
-                "label_topic": "plant/labels",
+                "label": {"topic": "plant/labels", "join": "id"},
             },
             # A minute of writing wears out no flash.
-            "training": {"every": None, "min_new_samples": 150, "max_write_rate": None},
+            "training": {"every": None, "new_labels": 150, "max_write_rate": None},
             "storage": {"dir": str(self.folder / "state"), "commit_delay": 0.1},
             "report": {"every": "2s"},
         }

@@ -116,7 +116,7 @@ class Replay(Listener):
         stack.callback(self.log.close)
         client = TrainerClient(config, durable=False)
         stack.callback(client.close)
-        models = InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
+        models = InferenceReader(providers=config.serving.provider)
         host = Host(Events(self), self._clock, models, client)
         self.pipeline = pipeline = Pipeline(config, bundle, self.registry, self.log, self.log, host)
         self.models, self.recall, self.rollout = pipeline.models, pipeline.recall, pipeline.rollout
@@ -134,12 +134,12 @@ class Replay(Listener):
 
     def _after(self, moment: float) -> float:
         """When the schedule fires next; runs missed in between are made up for once, as in the daemon."""
-        every, cron = self.config.training.every, self.config.training.cron
-        if cron is not None:
+        every = self.config.training.every
+        if isinstance(every, str):
             from apscheduler.triggers.cron import CronTrigger
 
             after = datetime.fromtimestamp(moment + 1.0, timezone.utc)
-            due = CronTrigger.from_crontab(cron, timezone.utc).get_next_fire_time(None, after)
+            due = CronTrigger.from_crontab(every, timezone.utc).get_next_fire_time(None, after)
             return float("inf") if due is None else float(due.timestamp())
         if not every:
             return float("inf")
@@ -217,7 +217,7 @@ class Replay(Listener):
         if rules.new_labels is not None:
             triggers.arrived, new = self.scheduler.arrived, self.scheduler.new()
             need = max(1, ceil(triggers.needed) - new)
-            if rules.scarce and triggers.until_scarce > 0:
+            if triggers.until_scarce > 0:
                 need = min(need, max(triggers.until_scarce, ceil(rules.new_labels / 2) - new))
         if triggers.drifted or triggers.fallen:
             need = FEWEST

@@ -285,7 +285,7 @@ def rows_of_pretraining(config: Config, stream: Stream, options: LabelOptions) -
 def in_folder(config: Config, folder: Path, seed: int) -> Config:
     """The configuration with its state in `folder`, and this seed."""
     storage = config.storage.model_copy(update={"dir": folder})
-    training = config.training.model_copy(update={"seed": seed})
+    training = config.training.with_constants(seed=seed)
     return config.model_copy(update={"storage": storage, "training": training})
 
 

@@ -230,9 +230,7 @@ class Draft:
         labels, candidate = self.labels, self.labels.candidate
         if labels.learning == "normal":
             return [
-                DraftLine(
-                    "target", "reconstruct", "no labels: it learns what is normal, and reports anomalies"
-                )
+                DraftLine("task", "reconstruct", "no labels: it learns what is normal, and reports anomalies")
             ]
         classes = labels.classes if isinstance(labels.classes, int) else list(labels.classes)
         comment = "possible labels: add future ones"

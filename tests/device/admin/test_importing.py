@@ -140,7 +140,7 @@ def test_a_file_that_does_not_fit_the_stream_is_refused(
 def test_windows_and_forecasts_are_those_of_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "h.csv").write_text("a,t\n" + "\n".join(f"{i},{i}" for i in range(8)))
     window: dict[str, Any] = {"features": 1, "classes": 2, "window": {"size": 4, "stride": 2}}
-    forecast: dict[str, Any] = {"features": 1, "target": "forecast", "horizon": 3}
+    forecast: dict[str, Any] = {"features": 1, "task": {"forecast": {"horizon": 3}}}
     found = []
     for stream in (window, forecast):
         loaded = loader.load(write_config(tmp_path, stream))

@@ -54,7 +54,7 @@ def seen(device: Device, event: str) -> list[str]:
 def rig(folder: Path, broker: Broker, *, max_classes: int = 0, **sections: Any) -> Device:
     more = {"max_classes": max_classes} if max_classes else {}
     return Device(
-        folder, broker.port, STREAM | more, training={"new_labels": 0, "every": None, "min_new_samples": 20},
+        folder, broker.port, STREAM | more, training={"new_labels": 0, "every": None},
         gate={"holdout": 0.2}, log={"level": "info"}, **sections,
     )  # fmt: skip
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def test_answered_label_requests_lead_to_a_training_run(broker: Broker, tmp_path: Path) -> None:
     device = Device(
         tmp_path, broker.port, {"features": 2, "classes": ["low", "high"]},
-        labels={"request_share": 0.5}, training={"min_new_samples": 20},
+        labels={"request_share": 0.5}, training={"new_labels": 20},
         gate={"min_holdout": 1, "holdout": 0.2},
     )  # fmt: skip
     rng = np.random.default_rng(0)

@@ -165,7 +165,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_labels_that_are_the_samples_cannot_go_alone(tmp_path: Path) -> None:
-    config = loader.load(write_config(tmp_path, {"features": 4, "target": "reconstruct"}), {})
+    config = loader.load(write_config(tmp_path, {"features": 4, "task": "reconstruct"}), {})
     config.storage.dir.mkdir()
     with pytest.raises(ConfigError, match="--samples"):
         wipe(config, ["labels"])

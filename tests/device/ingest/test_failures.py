@@ -153,7 +153,7 @@ def test_samples_are_stored_once_when_only_the_commit_of_their_labels_fails(tmp_
 
 
 def test_a_forecast_gets_the_right_labels_through_a_failure(tmp_path: Path) -> None:
-    stream = {"features": 2, "target": "forecast", "horizon": 2, "key": "topic:1"}
+    stream = {"features": 2, "task": {"forecast": {"horizon": 2}}, "key": "topic:1"}
     with closing(Dock(tmp_path, stream)) as dock:
         dock.log.failing = frozenset({2, 3})
         for mid in range(1, 9):

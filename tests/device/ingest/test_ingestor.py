@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edged.domain.stream.forecast import Forecast
-from tests.device.dock import CLASSIFY, JOINED, Dock, again, delivery, gathering, running
+from tests.device.dock import CLASSIFY, JOINED, MATCHED, Dock, again, delivery, gathering, running
 from tests.device.linear import samples
 from tests.running_device import wait_until
 
@@ -196,7 +196,7 @@ def test_labels_find_their_samples_by_id(tmp_path: Path) -> None:
         assert (dock.committed, len(dock.acknowledged)) == (2, 10)
 
 
-@pytest.mark.parametrize("stream", [JOINED, {**CLASSIFY, "label_topic": "labels/#"}], ids=["ids", "no ids"])
+@pytest.mark.parametrize("stream", [JOINED, {**CLASSIFY, "label": MATCHED}], ids=["ids", "no ids"])
 def test_labels_find_their_samples_by_the_ids_of_predictions(stream: dict[str, Any], tmp_path: Path) -> None:
     with closing(Dock(tmp_path, stream)) as dock:
         dock.work([delivery(mid) for mid in range(1, 4)])
@@ -215,7 +215,7 @@ def test_many_labels_without_a_sample_are_a_problem(tmp_path: Path) -> None:
 
 
 def test_labels_that_come_too_late_go_to_the_quarantine(tmp_path: Path) -> None:
-    with closing(Dock(tmp_path, {**JOINED, "join_expiry": "1h"})) as dock:
+    with closing(Dock(tmp_path, {**JOINED, "label": MATCHED | {"expiry": "1h"}})) as dock:
         dock.work([delivery(1, id="early")])
         dock.clock.advance_to(dock.clock.now() + 3000.0)
         dock.work([delivery(2, id="late")])
@@ -231,7 +231,7 @@ def test_labels_that_come_too_late_go_to_the_quarantine(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_put_right_expires_no_label(tmp_path: Path) -> None:
-    with closing(Dock(tmp_path, {**JOINED, "join_expiry": "1h"})) as dock:
+    with closing(Dock(tmp_path, {**JOINED, "label": MATCHED | {"expiry": "1h"}})) as dock:
         dock.work([delivery(1, id="a")])
         dock.clock.step(1e9)
         dock.work([delivery(2, "labels/x", payload=b'{"id": "a", "label": "worn"}')])
@@ -239,7 +239,7 @@ def test_a_clock_that_is_put_right_expires_no_label(tmp_path: Path) -> None:
 
 
 def test_labels_find_their_samples_by_key_and_time(tmp_path: Path) -> None:
-    stream = {**CLASSIFY, "label_topic": "labels/#", "join": "key_time"}
+    stream = {**CLASSIFY, "label": MATCHED | {"join": "key_time"}}
     with closing(Dock(tmp_path, stream)) as dock:
         dock.work([delivery(mid, f"s/m{mid % 2}", ts=100.0 + mid) for mid in range(1, 9)])
         dock.work([delivery(20, "labels/m1", payload=b'{"ts": 105.2, "label": "worn"}')])
@@ -247,7 +247,7 @@ def test_labels_find_their_samples_by_key_and_time(tmp_path: Path) -> None:
 
 
 def test_a_forecast_is_labelled_by_the_future_of_its_key(tmp_path: Path) -> None:
-    stream = {"features": 2, "target": "forecast", "horizon": 2, "key": "topic:1"}
+    stream = {"features": 2, "task": {"forecast": {"horizon": 2}}, "key": "topic:1"}
     with closing(Dock(tmp_path, stream)) as dock:
         for start in (1, 5):
             dock.work([delivery(mid, f"s/m{mid % 2}") for mid in range(start, start + 4)])

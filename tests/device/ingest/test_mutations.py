@@ -36,12 +36,12 @@ SLOWEST = 40.0  # times what this machine takes to parse a short document, of on
 GROWTH = 8.0  # MB, after the first tenth
 
 POSITIONAL: dict[str, Any] = {
-    "features": 4, "classes": ["ok", "worn"], "label": "label", "ts": "ts", "id": "id", "key": "key",
-    "label_topic": "labels/#",
+    "features": 4, "classes": ["ok", "worn"], "ts": "ts", "id": "id", "key": "key",
+    "label": {"topic": "labels/#", "path": "label", "join": "id"},
 }  # fmt: skip
 NAMED: dict[str, Any] = {
-    "features": ["temp", "vib.x", "vib.1", "a.0.b"], "targets": 2, "label": "out.y", "ts": "ts",
-    "label_topic": "labels/#", "join": "key_time",
+    "features": ["temp", "vib.x", "vib.1", "a.0.b"], "targets": 2, "ts": "ts",
+    "label": {"topic": "labels/#", "path": "out.y", "join": "key_time"},
 }  # fmt: skip
 GOOD: dict[str, list[dict[str, object]]] = {
     "positional": [

@@ -74,9 +74,11 @@ def test_a_window_has_the_label_that_is_configured(tmp_path: Path, which: str, l
 
 
 @pytest.mark.parametrize(("most", "windows"), [(1, 0), (2, 2)])
-def test_as_many_keys_have_open_windows_as_configured(tmp_path: Path, most: int, windows: int) -> None:
-    section = {**WINDOWS, "window": {"size": 4, "max_keys": most}}
-    with closing(Dock(tmp_path, section)) as dock:
+def test_only_so_many_keys_have_open_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, windows: int
+) -> None:
+    monkeypatch.setattr("edged.config.stream.MAX_WINDOW_KEYS", most)
+    with closing(Dock(tmp_path, {**WINDOWS, "window": {"size": 4}})) as dock:
         for mid in range(1, 9):
             dock.work(readings(mid, mid, key=f"m{mid % 2}"))
         assert len(starts(dock)) == windows

@@ -34,7 +34,7 @@ def gathered(state: Path) -> int:
 
 @pytest.mark.slow
 def test_quiet_hours_are_told_and_detectors_go_on_after_a_restart(broker: Broker, tmp_path: Path) -> None:
-    training = {"quiet": around_now(), "min_new_samples": 20}
+    training = {"quiet": around_now(), "new_labels": 20}
     device = Device(tmp_path, broker.port, STREAM, training=training)
     rng = np.random.default_rng(0)
     for start in (0, 100):

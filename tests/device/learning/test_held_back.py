@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
 HARD = Conditions(
-    minute=720, day=7, temperature_c=80.0, on_battery=True, battery_percent=25.0, load_per_core=0.5,
-    serving_p99=0.02, board=("throttled",),
+    minute=720, day=7, temperature_c=80.0, on_battery=True, battery_percent=25.0,
+    serving_p99=0.02,
 )  # fmt: skip
-EASY: dict[str, Any] = {"wait_throttled": False, "min_new_samples": 100}
+EASY: dict[str, Any] = {"new_labels": 100}
 
 
 @pytest.mark.parametrize(
@@ -25,13 +26,10 @@ EASY: dict[str, Any] = {"wait_throttled": False, "min_new_samples": 100}
     [
         ("quiet", "11:00-13:00"),
         ("max_temperature", 70.0),
-        ("wait_throttled", True),
-        ("mains_only", True),
-        ("min_battery", 30.0),
-        ("max_load", 0.4),
+        ("on_battery", False),
+        ("on_battery", 30.0),
         ("serving_p99", "10ms"),
-        ("max_runs_per_day", 2),
-        ("max_minutes_per_day", 5.0),
+        ("daily_minutes", 5.0),
     ],
 )
 def test_a_run_waits_for_what_is_configured(tmp_path: Path, bundle: Bundle, key: str, value: Any) -> None:
@@ -46,3 +44,9 @@ def test_a_run_waits_for_what_is_configured(tmp_path: Path, bundle: Bundle, key:
         desk.registry.close()
         plant.log.close()
     assert decided == [("labels", 0), (None, 1)]
+
+
+def test_a_run_waits_for_a_board_in_trouble(tmp_path: Path, bundle: Bundle) -> None:
+    desk = Desk(Plant(tmp_path, bundle, **EASY), conditions=replace(HARD, board=("throttled",)))
+    assert (desk.scheduler.due(), desk.scheduler.waiting_for) == (None, ("the board: throttled",))
+    desk.scheduler.client.close()

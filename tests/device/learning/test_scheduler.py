@@ -188,11 +188,11 @@ def test_a_bundle_that_is_gone_is_a_configuration_error(tmp_path: Path, bundle: 
 
 def test_too_little_memory_is_one_clear_line(tmp_path: Path, bundle: Bundle) -> None:
     with (
-        closing(Plant(tmp_path, bundle, memory_limit="64MiB").process()) as process,
+        closing(Plant(tmp_path, bundle, memory="64MiB").process()) as process,
         pytest.raises(TrainingError, match="memory") as caught,
     ):
         process.run(order(1), Ear())
-    assert "training.memory_limit" in caught.value.line()
+    assert "training.memory" in caught.value.line()
     assert "\n" not in caught.value.line()
 
 
@@ -200,7 +200,7 @@ def test_too_little_memory_is_one_clear_line(tmp_path: Path, bundle: Bundle) -> 
 
 
 def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: Path, bundle: Bundle) -> None:
-    plant = Plant(tmp_path, bundle, samples=60, min_new_samples=100)
+    plant = Plant(tmp_path, bundle, samples=60, new_labels=100)
     desk = Desk(plant)
     scheduler = desk.scheduler
     with closing(scheduler.client):
@@ -363,7 +363,7 @@ def test_a_paused_learner_obeys_commands_only(tmp_path: Path, bundle: Bundle) ->
 
 
 def test_guards_hold_a_run_back_and_say_so(tmp_path: Path, bundle: Bundle) -> None:
-    desk = Desk(Plant(tmp_path, bundle, quiet="22:00-06:00", max_runs_per_day=1))  # the clock says 22:13
+    desk = Desk(Plant(tmp_path, bundle, quiet="22:00-06:00", daily_minutes=1e-4))  # the clock says 22:13
     scheduler = desk.scheduler
     with closing(scheduler.client):
         assert scheduler.step() is None
@@ -373,7 +373,7 @@ def test_guards_hold_a_run_back_and_say_so(tmp_path: Path, bundle: Bundle) -> No
         assert not scheduler.waiting_for
         scheduler.consumed = 0
         assert scheduler.step() is None
-        assert list(scheduler.waiting_for) == ["1 runs today"]
+        assert list(scheduler.waiting_for) == ["0.0001 minutes of training today"]
         desk.wait(24 * 3600)
         assert scheduler.due() == "labels"
     assert scheduler.budget.runs == 1
@@ -390,7 +390,7 @@ def drift(source: str, level: Level = Level.DRIFT) -> DriftSignal:
 
 
 def test_a_drift_of_errors_trains_now_and_harder(tmp_path: Path, bundle: Bundle) -> None:
-    plant = Plant(tmp_path, bundle, samples=40, min_new_samples=100)
+    plant = Plant(tmp_path, bundle, samples=40, new_labels=100)
     desk = Desk(plant)
     with closing(desk.scheduler.client):
         assert desk.scheduler.step() is None
@@ -405,7 +405,7 @@ def test_a_drift_of_errors_trains_now_and_harder(tmp_path: Path, bundle: Bundle)
 
 
 def test_a_warning_lets_fewer_labels_start_a_run(tmp_path: Path, bundle: Bundle) -> None:
-    desk = Desk(Plant(tmp_path, bundle, samples=60, min_new_samples=100))
+    desk = Desk(Plant(tmp_path, bundle, samples=60, new_labels=100))
     desk.scheduler.drifted(drift("error", Level.WARNING))
     assert desk.scheduler.due() == "labels"
 
@@ -432,7 +432,7 @@ def test_a_trainer_that_rests_takes_longer_and_does_the_same(
 
 @pytest.mark.parametrize(
     ("settings", "labels"),
-    [({}, 40), ({"min_new_samples": 30}, 30), ({"new_labels": 7}, 7), ({"new_labels": 0}, None)],
+    [({}, 40), ({"new_labels": 7}, 7), ({"new_labels": 0}, None)],
 )
 def test_how_many_labels_start_a_run(
     tmp_path: Path, bundle: Bundle, settings: Any, labels: int | None
@@ -441,7 +441,7 @@ def test_how_many_labels_start_a_run(
 
 
 def test_a_damaged_checkpoint_is_told_and_counted_once(tmp_path: Path, bundle: Bundle) -> None:
-    plant = Plant(tmp_path, bundle, keep_checkpoints=3)
+    plant = Plant(tmp_path, bundle)
     with closing(plant.process()) as process:
         generation = process.run(order(50), Ear()).generation
     engine_file = tmp_path / "checkpoints" / str(generation) / "state.json"
@@ -460,9 +460,7 @@ def test_streams_that_label_themselves_are_learned_from_unhurriedly(tmp_path: Pa
     """Unless it is configured otherwise, by whichever trigger."""
     config = Plant(tmp_path, bundle, 0).config.training
     assert trigger_rules(config).min_new_samples == 40
-    slow = trigger_rules(config, fewest=400)
+    slow = trigger_rules(config, labels_itself=True)
     assert (slow.new_labels, slow.min_new_samples) == (400, 400)
-    own = config.model_copy(update={"new_labels": 7})
-    assert trigger_rules(own, fewest=400).new_labels == 7
-    told = type(config)(min_new_samples=30)
-    assert trigger_rules(told, fewest=400).min_new_samples == 30
+    own = trigger_rules(config.model_copy(update={"new_labels": 7}), labels_itself=True)
+    assert (own.new_labels, own.min_new_samples) == (7, 7)

@@ -41,7 +41,7 @@ class Judged(Listener):
 @pytest.mark.slow
 def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bundle) -> None:
     state = tmp_path / "state"
-    plant = Plant(state, bundle, min_new_samples=100)
+    plant = Plant(state, bundle, new_labels=100)
     desk = Desk(plant)
     schema, judged = plant.config.stream.to_schema(), Judged()
     reader, regimes = InferenceReader(), Regimes()

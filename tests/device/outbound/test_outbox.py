@@ -93,7 +93,7 @@ def test_kill_9_while_the_broker_is_away_loses_no_committed_message(
     long = {"steps": 20_000, "max_steps": 20_000}  # so that a run ends while the broker is away
     device = Device(
         tmp_path, lasting.port, STREAM,
-        training={"engine": "portable", "every": "1s", "min_new_samples": 20, **long},
+        training={"engine": "portable", "every": "1s", "new_labels": 20, **long},
         report={"every": "0.2s"}, outbox={"rate": 500},
     )  # fmt: skip
     with running(device, lasting.port) as listener:

@@ -29,6 +29,7 @@ from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
 from edged.errors import ModelError
 from edged.host.systemd import Notifier, Watchdog
+from tests.constants import section
 from tests.device.linear import (
     BAD,
     BROKEN,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def make_server(champion: ServedModel, *, schema: Schema = SCHEMA, **gate: Any) -> Predictor:
-    return Predictor(ServingConfig(remember=5000), GateConfig(**gate), schema, champion)
+    return Predictor(ServingConfig().with_constants(remember=5000), section("gate", gate), schema, champion)
 
 
 def labels(x: Floats) -> Floats:
@@ -415,7 +416,9 @@ def test_a_forecast_is_compared_with_the_last_value_and_mixed_with_it(tmp_path: 
     mix = mix_of(schema)
     model = InferenceModel(write(tmp_path / "m.onnx", 3.0, outputs=1))
     champion = ServedModel(1, StreamModel.of(model, mix))
-    predictor = Predictor(ServingConfig(remember=5000), GateConfig(), schema, champion, mix=mix)
+    predictor = Predictor(
+        ServingConfig().with_constants(remember=5000), GateConfig(), schema, champion, mix=mix
+    )
     x = inputs(1000)
     for i in range(1000):
         made = predictor.predict(numbered(i + 1, 1), x[i : i + 1])

@@ -34,14 +34,18 @@ if TYPE_CHECKING:
 PATIENCE = 120.0  # seconds, for a machine that has much else to do
 VALUES = Schema((), WIDTH, "regress", (), 2)
 
+LABELS = {"topic": "labels/#", "path": "y", "join": "id"}
+
 
 def predictor(folder: Path, schema: Schema = SCHEMA, coverage: float | None = 0.9) -> Predictor:
     sets = None if coverage is None else PredictionSets(coverage, schema)
-    return Predictor(ServingConfig(remember=500), GateConfig(), schema, served(folder, 1, GOOD), sets=sets)
+    return Predictor(
+        ServingConfig().with_constants(remember=500), GateConfig(), schema, served(folder, 1, GOOD), sets=sets
+    )
 
 
 def test_what_is_too_uncertain_is_none_of_the_classes(tmp_path: Path) -> None:
-    config = ServingConfig(remember=500, min_confidence=0.7)
+    config = ServingConfig(min_confidence=0.7).with_constants(remember=500)
     made = Predictor(config, GateConfig(), SCHEMA, served(tmp_path, 1, GOOD)).predict(
         numbered(1, 300), inputs(300)
     )
@@ -117,7 +121,11 @@ def test_sets_follow_labels_to_a_model_that_is_always_wrong(tmp_path: Path) -> N
 def test_values_have_intervals_once_there_are_labels(tmp_path: Path) -> None:
     model = served(tmp_path, 1, 1.0)
     server = Predictor(
-        ServingConfig(remember=500), GateConfig(), VALUES, model, sets=PredictionSets(0.9, VALUES)
+        ServingConfig().with_constants(remember=500),
+        GateConfig(),
+        VALUES,
+        model,
+        sets=PredictionSets(0.9, VALUES),
     )
     x = inputs(300)
     first = server.predict(numbered(1, 100), x[:100])
@@ -160,10 +168,10 @@ def test_a_daemon_publishes_sets_tells_how_many_were_right_and_goes_on_after_a_r
     )
     device = Device(
         tmp_path, broker.port,
-        {"features": 2, "classes": ["a", "b", "c"], "label": "y", "id": "id", "label_topic": "labels/#"},
+        {"features": 2, "classes": ["a", "b", "c"], "id": "id", "label": LABELS},
         model={"bundle": str(bundle.path)}, training={"new_labels": 0},
         web={"listen": f"127.0.0.1:{(port := free_port())}"}, serving={"coverage": 0.9},
-        labels={"request_share": 0.05, "request_random": 0.0},
+        labels={"request_share": 0.05},
     )  # fmt: skip
     rng = np.random.default_rng(0)
     x, y = rng.normal(0, 3, (900, 2)), ""

@@ -31,7 +31,7 @@ class Plant(Device):
         self.values |= {
             "stream": {"features": WIDTH, "classes": ["low", "high"], "label": "y", "id": "id"},
             "model": {"bundle": "bundle"},
-            "training": {"min_new_samples": 10**6, "every": None, "engine": "portable"},
+            "training": {"new_labels": 10**6, "every": None, "engine": "portable"},
             "storage": {"commit_delay": "20ms"},
         } | sections
         self.values["streams"] = [{"name": name, "stream": {"topic": f"sensors/{name}"}} for name in names]

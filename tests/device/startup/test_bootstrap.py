@@ -63,11 +63,11 @@ def test_it_is_built_once_and_then_used_again(tmp_path: Path) -> None:
     [
         {"features": ["a", "b"], "classes": ["x", "y"]},
         {"features": 4, "task": "regress", "targets": 2},
-        {"features": 4, "target": "reconstruct"},
-        {"features": 4, "target": "forecast", "forecast": [1, 2]},
+        {"features": 4, "task": "reconstruct"},
+        {"features": 4, "task": {"forecast": {"of": [1, 2]}}},
         {"features": 2, "classes": 3, "window": {"size": 16}},
-        {"features": 2, "target": "forecast", "window": {"size": 16}},
-        {"features": 2, "target": "reconstruct", "window": {"size": 16}},
+        {"features": 2, "task": "forecast", "window": {"size": 16}},
+        {"features": 2, "task": "reconstruct", "window": {"size": 16}},
     ],
     ids=["classify", "regress", "reconstruct", "forecast", "windows", "forecast of windows", "of windows"],
 )
@@ -166,7 +166,8 @@ def test_another_network_than_the_one_that_is_there_is_told_of(
 
 
 def test_labels_are_joined_within_the_configured_tolerance(tmp_path: Path) -> None:
-    plain = config(tmp_path, features=1, classes=2, join="key_time", join_tolerance="3s")
+    label = {"topic": "labels/#", "join": "key_time", "tolerance": "3s"}
+    plain = config(tmp_path, features=1, classes=2, label=label)
     (tmp_path / "state").mkdir()
     with closing(open_samples(plain)) as log:
         reading = Reading("k", [0.0])

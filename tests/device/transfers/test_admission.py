@@ -15,7 +15,7 @@ from edged.storage.journal.transfers import TransferPurpose
 from edged.storage.models.trust import Trust
 
 URL = "https://updates.example/"
-OPEN = {"weights": {"accept": True}, "install": {"accept": True, "urls": [URL]}}
+OPEN = {"weights": {"accept": True}, "install": {"urls": [URL]}}
 
 
 def admission(state: Path, **sections: Any) -> Admission:
@@ -27,9 +27,9 @@ def admission(state: Path, **sections: Any) -> Admission:
     ("purpose", "section", "reason"),
     [
         (TransferPurpose(), {"weights": {"accept": False}}, "does not accept weights"),
-        (TransferPurpose("model"), {"install": {"accept": False}}, "takes no models"),
-        (TransferPurpose("bundle"), {"install": {"accept": False}}, "takes no bundles"),
-        (TransferPurpose("bundle", url=f"{URL}b"), {"install": {"accept": True}}, "nothing is fetched"),
+        (TransferPurpose("model"), {"install": None}, "takes no models"),
+        (TransferPurpose("bundle"), {"install": None}, "takes no bundles"),
+        (TransferPurpose("bundle", url=f"{URL}b"), {"install": {}}, "nothing is fetched"),
     ],
 )
 def test_a_configuration_that_takes_less_since(

@@ -44,7 +44,7 @@ class Site:
         self.first = self.bundle("first", version=100)
         trusted = [f"{self.key}.pub"]
         self.device = Device(
-            folder, port, STREAM, training=QUIET, install={"accept": True}, commands={"keys": trusted},
+            folder, port, STREAM, training=QUIET, install={}, commands={"keys": trusted},
             model={"bundle": str(self.first), "keys": trusted}, **sections,
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_how_a_version_is_given(tmp_path: Path) -> None:
 
 
 def test_a_downgrade_must_be_signed(broker: Mosquitto, tmp_path: Path) -> None:
-    device = Device(tmp_path, broker.port, STREAM, training=QUIET, install={"accept": True})
+    device = Device(tmp_path, broker.port, STREAM, training=QUIET, install={})
     with running(device, broker.port) as listener:
         answer = listener.request(
             "bundle.install", transfer="t", url="https://a.example/b", bytes=1, sha256="0" * 64,

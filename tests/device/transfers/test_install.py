@@ -112,7 +112,7 @@ def test_a_model_of_the_same_network_is_installed_and_trained_on(broker: Mosquit
         write(tmp_path / "poor.onnx", BAD), tmp_path / "bundle", loss="cross_entropy", engine="portable"
     )
     device = Device(
-        tmp_path, broker.port, STREAM, training=QUIET, gate={"probation": 0}, install={"accept": True},
+        tmp_path, broker.port, STREAM, training=QUIET, gate={"probation": 0}, install={},
         model={"bundle": str(bundle.path)},
     )  # fmt: skip
     with running(device, broker.port) as listener:
@@ -137,7 +137,7 @@ def test_a_bundle_takes_over_trains_and_is_rolled_back(broker: Mosquitto, tmp_pa
     with served(tmp_path) as address:
         device = Device(
             tmp_path, broker.port, STREAM, training=QUIET, gate={"probation": 0},
-            install={"accept": True, "urls": [address]},
+            install={"urls": [address]},
         )  # fmt: skip
         with running(device, broker.port) as listener:
             feed(listener, 600)

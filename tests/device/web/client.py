@@ -102,7 +102,7 @@ def web_device(folder: Path, broker: int, port: int, web: dict[str, Any], **sect
         broker,
         {"features": 2, "classes": ["low", "high"]},
         web={"listen": f"127.0.0.1:{port}"} | web,
-        training={"min_new_samples": 30, "every": None},
+        training={"new_labels": 30, "every": None},
         gate={"min_gain": -1, "max_regret": 1, "min_holdout": 1, "holdout": 0.2, "probation": 0},
         **sections,
     )

@@ -57,7 +57,7 @@ def untrained(site: Site, folder: Path, name: str, **sections: Any) -> Iterator[
     port, socket = free_port(), folder / "edged.sock"
     device = Device(
         folder, site.broker.port, {"features": 2, "classes": ["low", "high"]}, device={"id": name},
-        web={"listen": None, "unix_socket": str(socket)}, training={"min_new_samples": 10**6, "every": None},
+        web={"listen": None, "unix_socket": str(socket)}, training={"new_labels": 10**6, "every": None},
         model={"bundle": str(site.device.state / "bundle")}, **sections,
     )  # fmt: skip
     with running(device, site.broker.port, f"edged/{name}") as listener:

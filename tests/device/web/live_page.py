@@ -60,7 +60,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     device = Device(
         folder, broker.port, {"features": ["temp", "vib"], "classes": ["low", "high"], "label": "state"},
         web={"listen": f"127.0.0.1:{port}", "tokens": token_files(folder, ("control",))},
-        training={"min_new_samples": 30, "new_labels": 0, "every": None},
+        training={"new_labels": 0, "every": None},
         gate={"min_gain": -1, "max_regret": 1, "min_holdout": 1, "holdout": 0.2, "probation": 0},
         labels={"request_share": 0.02},
     )  # fmt: skip

@@ -37,7 +37,7 @@ PRESS: dict[str, Any] = {
 }  # fmt: skip
 CPU: dict[str, Any] = {
     "topic": "telegraf/+", "records": "metrics", "features": ["fields.usage_idle"], "key": "tags.host",
-    "ts": "timestamp", "target": "reconstruct",
+    "ts": "timestamp", "task": "reconstruct",
 }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def served(
     device = Device(
         folder, broker.port, {"context": []} | stream | {"key": stream.get("key")},
         web={"listen": f"127.0.0.1:{port}"} | web, commands={"keys": list(map(str, keys))},
-        training={"min_new_samples": 10**6, "every": None},
+        training={"new_labels": 10**6, "every": None},
     )  # fmt: skip
     with running(device, broker.port) as listener:
         yield Served(device, listener, Client(port))

@@ -36,7 +36,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     )
     broker.start()
     device = Device(
-        folder, broker.port, STREAM, training={"new_labels": 0, "every": None, "min_new_samples": 20},
+        folder, broker.port, STREAM, training={"new_labels": 0, "every": None},
         web={"listen": f"127.0.0.1:{port}", "unix_socket": str(folder / "edged.sock")},
         labels={"request_share": 0.4, "request_random": 0.5}, log={"level": "info"},
     )  # fmt: skip

@@ -79,7 +79,7 @@ def lan(make_brokers: MakeBroker, tmp_path_factory: pytest.TempPathFactory) -> I
     broker, port = make_brokers(), free_port()
     device = Device(
         tmp_path_factory.mktemp("lan"), broker.port, {"features": 2, "classes": ["low", "high"]},
-        web={"listen": f"0.0.0.0:{port}"}, training={"min_new_samples": 10**6, "every": None},
+        web={"listen": f"0.0.0.0:{port}"}, training={"new_labels": 10**6, "every": None},
     )  # fmt: skip
     with running(device, broker.port):
         site = Lan(device, port)

@@ -86,25 +86,6 @@ def test_inputs_are_watched_and_it_is_told_which_of_them_moved() -> None:
     assert live.last_inputs is signal
 
 
-@pytest.mark.parametrize(
-    ("rules", "left"),
-    [
-        (DriftRules(errors=False), {"confidence", "inputs"}),
-        (DriftRules(confidence=False), {"error", "inputs"}),
-        (DriftRules(inputs=False), {"error"}),
-    ],
-)
-def test_each_watch_can_be_turned_off(rules: DriftRules, left: set[str]) -> None:
-    """Errors and confidence share a cool-down: where both are watched, the first of them speaks."""
-    live = LiveDrift(classes=True, features=3, rules=rules)
-    x = moving(4000, 2500)
-    wrong = (np.arange(4000) >= 2500).astype(np.float64)
-    live.inputs(x, offsets(x))
-    live.errors(wrong, offsets(wrong))
-    live.confidence((1 - wrong / 2).astype(np.float32), offsets(wrong), 1)
-    assert {signal.source for signal in live.pop_signals()} == left
-
-
 def test_it_goes_on_after_a_restart_as_if_there_had_been_none() -> None:
     x = moving(5000, 2600)
     rng = np.random.default_rng(6)

@@ -111,9 +111,9 @@ def test_what_was_set_lies_between_the_file_and_the_environment(tmp_path: Path) 
     path = write_config(tmp_path, {"features": 2, "classes": 2}, training={"steps": 10, "warmup": 3})
     overlay = tmp_path / "state" / loader.OVERLAY
     overlay.parent.mkdir()
-    overlay.write_text('{"training.steps": 20, "gate.recent": 30, "mqtt.host": "elsewhere"}')
-    config = loader.load(path, {"EDGED_GATE__RECENT": "40"})
-    assert (config.training.steps, config.training.warmup, config.gate.recent) == (20, 3, 40)
+    overlay.write_text('{"training.steps": 20, "gate.probation": 30, "mqtt.host": "elsewhere"}')
+    config = loader.load(path, {"EDGED_GATE__PROBATION": "40"})
+    assert (config.training.steps, config.training.warmup, config.gate.probation) == (20, 3, 40)
     assert config.mqtt.host == "localhost", "not one of those that may be set"
     with pytest.raises(ConfigError, match=r"config\.set: training\.steps"):
         loader.load(path, {}, overlay={"training.steps": 0})

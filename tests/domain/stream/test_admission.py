@@ -42,15 +42,15 @@ def test_beyond_the_rate_acknowledgements_wait() -> None:
 
 
 def test_event_times_that_cannot_be_are_replaced_by_the_arrival() -> None:
-    guard = AdmissionControl(AdmissionRules(skew=DAY, late=7 * DAY), 1)
+    guard = AdmissionControl(AdmissionRules(skew=DAY), 1)
     times = [None, NOW - 5, NOW + DAY - 1, NOW + DAY + 1, NOW - 8 * DAY, 0.0]
-    expected = [NOW, NOW - 5, NOW + DAY - 1, NOW, NOW, NOW]
+    expected = [NOW, NOW - 5, NOW + DAY - 1, NOW, NOW - 8 * DAY, 0.0]
     np.testing.assert_array_equal(guard.event_times(times, NOW), expected)
-    assert guard.skewed == 3
+    assert guard.skewed == 1
 
 
 def test_a_device_whose_clock_is_not_set_judges_nobody() -> None:
-    guard = AdmissionControl(AdmissionRules(skew=DAY, late=DAY), 1)
+    guard = AdmissionControl(AdmissionRules(skew=DAY), 1)
     np.testing.assert_array_equal(guard.event_times([NOW, 5.0], 100.0), [NOW, 5.0])
     assert guard.skewed == 0
 

@@ -29,15 +29,6 @@ def test_a_schedule_with_too_little_data_is_dropped() -> None:
     assert decide(triggers, 60, 0.0) == "schedule"
 
 
-def test_cooldown_holds_back_all_but_a_command() -> None:
-    triggers = Triggers(TriggerRules(new_labels=1, cooldown=60.0))
-    triggers.last_end = 100.0
-    assert decide(triggers, 500, 159.0) is None
-    triggers.commanded = True
-    assert decide(triggers, 0, 159.0) == "command"
-    assert decide(triggers, 500, 160.0) == "labels"
-
-
 def test_a_failure_holds_back_all_but_a_command() -> None:
     triggers = Triggers(TriggerRules(new_labels=1))
     triggers.back_off(5.0, 8.0)
@@ -72,20 +63,6 @@ def test_a_fall_of_quality_starts_a_run() -> None:
     assert decide(triggers, FEWEST, 0.0) == "quality"
 
 
-def test_drifts_may_be_told_not_to_start_runs() -> None:
-    triggers = Triggers(TriggerRules(new_labels=100, drift=False))
-    triggers.drifted = triggers.fallen = True
-    assert decide(triggers, 99, 0.0) is None
-
-
-def test_a_drift_waits_for_the_cool_down() -> None:
-    triggers = Triggers(TriggerRules(new_labels=None, cooldown=60.0))
-    triggers.last_end, triggers.drifted = 100.0, True
-    assert triggers.pause_reason(159.0) == "a cool-down of 60 s"
-    assert decide(triggers, 50, 159.0) is None
-    assert decide(triggers, 50, 160.0) == "drift"
-
-
 def test_a_warning_halves_what_a_run_needs_until_one_begins() -> None:
     triggers = Triggers(TriggerRules(new_labels=100))
     triggers.warned = True
@@ -95,13 +72,11 @@ def test_a_warning_halves_what_a_run_needs_until_one_begins() -> None:
 
 
 def test_where_few_samples_get_labels_half_as_many_are_enough() -> None:
-    triggers = Triggers(TriggerRules(new_labels=40, scarce=True), arrived=159)
+    triggers = Triggers(TriggerRules(new_labels=40), arrived=159)
     assert (triggers.until_scarce, decide(triggers, 39, 0.0)) == (1, None)
     triggers.arrived = 160
     assert decide(triggers, 19, 0.0) is None
     assert decide(triggers, 20, 0.0) == "labels"
-    always = Triggers(TriggerRules(new_labels=40), arrived=1000)
-    assert decide(always, 39, 0.0) is None
 
 
 def test_what_is_wanted_stays_wanted_while_something_holds_it_back() -> None:

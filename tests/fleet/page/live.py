@@ -504,7 +504,7 @@ def test_an_operator_teaches_a_device_and_sees_what_it_did(
     broker, place = websockets(make_broker)
     device = Device(
         tmp_path, broker.port, {"features": ["temp", "vib"], "classes": ["ok", "worn"]},
-        labels={"request_share": 0.5}, training={"min_new_samples": 20, "every": None},
+        labels={"request_share": 0.5}, training={"new_labels": 20, "every": None},
         gate={"min_holdout": 1, "probation": 0},
     )  # fmt: skip
     rng = np.random.default_rng(0)

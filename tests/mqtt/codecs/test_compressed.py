@@ -50,7 +50,9 @@ def test_compressed_messages_are_read() -> None:
 
 
 def test_labels_are_compressed_like_samples() -> None:
-    stream = StreamConfig(features=3, compression="gzip", label_topic="l", classes=2)
+    stream = StreamConfig.model_validate(
+        {"features": 3, "compression": "gzip", "label": {"topic": "l", "join": "id"}, "classes": 2}
+    )
     assert label_codec(stream).decode("l", gzip.compress(b'{"id": "a", "label": 1}')) == LabelReading(
         1.0, id="a"
     )

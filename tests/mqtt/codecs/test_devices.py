@@ -47,7 +47,7 @@ def counted(listener: Listener) -> tuple[int, int, int]:
 @pytest.mark.timeout(300)
 def test_a_daemon_hears_edge_nodes_and_is_one(broker: Mosquitto, connect: Connect, tmp_path: Path) -> None:
     stream: dict[str, Any] = {
-        "topic": "spBv1.0/plant/+/press-7/#", "key": None, "codec": "sparkplug", "max_skew": None,
+        "topic": "spBv1.0/plant/+/press-7/#", "key": None, "codec": "sparkplug",
         "features": list(FEATURES), "classes": ["ok", "worn"], "label": "state",
     }  # fmt: skip
     device = Device(
@@ -101,7 +101,7 @@ def test_a_daemon_hears_edge_nodes_and_is_one(broker: Mosquitto, connect: Connec
 def test_a_daemon_reads_compressed_cbor(broker: Mosquitto, connect: Connect, tmp_path: Path) -> None:
     stream: dict[str, Any] = {
         "codec": "cbor", "compression": "auto", "features": 3, "classes": 2, "id": "id",
-        "label_topic": "labels/#",
+        "label": {"topic": "labels/#", "join": "id"},
     }  # fmt: skip
     device = Device(tmp_path, broker.port, stream, model={"bundle": bundle(tmp_path / "bundle")})
     sender = connect("sender")

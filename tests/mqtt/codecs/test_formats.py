@@ -466,7 +466,7 @@ def test_labels_by_themselves_are_in_the_same_format_where_it_has_fields(name: s
     writers: dict[str, Callable[[Any], Any]] = {"cbor": cbor2.dumps, "msgpack": msgpack.packb}
     message = {"id": "a-1", "state": "worn"}
     payload = writers[name](message) if name in writers else b'{"id": "a-1", "state": "worn"}'
-    codec = label_codec(stream(name, label_topic="labels/#"))
+    codec = label_codec(stream(name, label={"topic": "labels/#", "path": "state", "join": "id"}))
     assert codec.decode("labels/m1", payload) == LabelReading(1.0, id="a-1")
     with pytest.raises(RejectedSampleError):
         codec.decode("labels/m1", payload[:-2])

@@ -13,8 +13,9 @@ from edged.errors import RejectedSampleError
 from edged.mqtt.codecs import label_codec
 
 
-def decode(message: Any, topic: str = "labels/press-7", **stream: Any) -> LabelReading:
-    config = StreamConfig(**{"features": 2, "classes": ["ok", "worn"], "label_topic": "labels/#", **stream})
+def decode(message: Any, topic: str = "labels/press-7", *, join: str = "id", **stream: Any) -> LabelReading:
+    label = {"topic": "labels/#", "join": join}
+    config = StreamConfig(**{"features": 2, "classes": ["ok", "worn"], "label": label, **stream})
     payload = message if isinstance(message, bytes) else json.dumps(message).encode()
     found = label_codec(config).decode(topic, payload)
     assert isinstance(found, LabelReading)

@@ -30,10 +30,10 @@ def test_configurations_are_ranked_by_their_difference_to_the_best(tmp_path: Pat
     paths = [
         configured(
             tmp_path, name, CLASSES, gate=OPEN_GATE,
-            training={"replay": 0, "min_new_samples": 150} | training, drift={"train": name != "still"},
+            training={"replay": 0, "new_labels": 150} | training,
         )
         for name, training in {
-            "still": {"every": None, "new_labels": 0}, "learning": {}, "same": {},
+            "still": {"enabled": False}, "learning": {}, "same": {},
         }.items()
     ]  # fmt: skip
     answer = compared(tmp_path, *turning(2000), *paths, out=tmp_path / "out")
@@ -65,7 +65,7 @@ def test_detectors_are_ranked_by_the_area_under_the_curve(tmp_path: Path) -> Non
     x = rng.normal(size=(1200, 1)) @ rng.normal(size=(1, 4)) + rng.normal(0, 0.05, (1200, 4))
     odd = (np.arange(1200) % 300 > 270).astype(np.int64)
     x[odd == 1] += rng.normal(0, 3, (int(odd.sum()), 4))
-    section = {"features": 4, "target": "reconstruct"}
+    section = {"features": 4, "task": "reconstruct"}
     paths = [
         configured(tmp_path, name, section, model={"hidden": hidden}, training={"new_labels": 0})
         for name, hidden in {"narrow": [1], "wide": [16, 2]}.items()

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.config import loader
 from edged.domain.judging.paired_test import block_bootstrap
 from edged.workbench.evaluation import run
 from edged.workbench.evaluation.stream import LabelOptions
-from tests.commands import write_config
+from tests.constants import loaded
 
 OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0, "holdout": 0.1}
 STRICT_GATE = {"min_gain": -0.05, "max_regret": 0.02, "holdout": 0.1}
@@ -38,8 +37,7 @@ def evaluated(folder: Path, training: dict[str, Any], gate: dict[str, Any]) -> M
     folder.mkdir()
     data, first = machines(folder)
     stream = {"features": 10, "classes": 4}
-    training = {"restandardise": False, "threads": 1, "nice": 0, **training}
-    config = loader.load(write_config(folder, stream, training=training, gate=gate), {})
+    config = loaded(folder, stream, training=training, gate=gate)
     return run(config, data, LabelOptions(delay=20, pretrain=first)).to_json()
 
 

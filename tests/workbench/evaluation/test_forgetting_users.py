@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
-from edged.config import Config
 from edged.domain.events import CandidateRejected, Event
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
+from tests.constants import configured
 from tests.streams import recording
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FIRST = 6  # users of the pre-training
 OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0}
-LONG_RUNS = {"min_new_samples": 200, "average": 0.0, "nice": 0}
+LONG_RUNS = {"new_labels": 200, "average": 0.0}
 
 
 class Users(NamedTuple):
@@ -64,7 +64,7 @@ def followed(
     users: Users, folder: Path, training: dict[str, Any], gate: dict[str, Any]
 ) -> tuple[float, list[Event]]:
     """Share of the held-out rows that the last champion gets right, and what happened."""
-    config = Config.model_validate(
+    config = configured(
         {
             "device": {"id": "users"},
             "stream": {"features": users.x.shape[1], "classes": 6},

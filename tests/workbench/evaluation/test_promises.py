@@ -19,7 +19,7 @@ def evaluated(
     data = folder / "stream.npz"
     np.savez(data, **arrays)
     serving = {} if coverage is None else {"serving": {"coverage": coverage}}
-    config = write_config(folder, stream, training={"min_new_samples": 400}, **serving)
+    config = write_config(folder, stream, training={"new_labels": 400}, **serving)
     shown = edged("evaluate", config, "--data", data, "-o", folder / "out", "--labels-delay", "150")
     assert shown.code == 0, shown.err
     return strict_json((folder / "out" / "report.json").read_text()), shown.out
@@ -72,7 +72,7 @@ def test_intervals_of_values_are_reported_with_their_widths(tmp_path: Path) -> N
 
 
 def test_a_reconstruction_can_promise_nothing(tmp_path: Path) -> None:
-    config = write_config(tmp_path, {"features": 4, "target": "reconstruct"}, serving={"coverage": 0.9})
+    config = write_config(tmp_path, {"features": 4, "task": "reconstruct"}, serving={"coverage": 0.9})
     answer = edged("config", "check", config)
     assert answer.code == 2
     assert "serving.coverage needs labels, and a reconstruction has none" in answer.problem

@@ -30,6 +30,7 @@ from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.score import report
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import edged, strict_json, two_classes, write_config
+from tests.constants import loaded
 from tests.device.linear import GOOD, write
 from tests.faults.tracing import require_strace
 from tests.streams import stream
@@ -43,7 +44,7 @@ KEYS = {
 TIMES = {"seconds", "train_seconds", "peak_rss_mb"}
 CLASSIFY = {"features": 4, "classes": 2}
 NEVER = {"every": None, "new_labels": 0}
-SELDOM = {"min_new_samples": 200}
+SELDOM = {"new_labels": 200}
 """For what does not depend on how often is trained: a run costs as much as hundreds of samples."""
 OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0}
 
@@ -62,7 +63,7 @@ def evaluate(
     options: LabelOptions | None = None,
     **sections: Any,
 ) -> Mapping[str, Any]:
-    config = loader.load(write_config(folder, stream_section, **sections), {})
+    config = loaded(folder, stream_section, **sections)
     return run(config, data, options or LabelOptions()).to_json()
 
 
@@ -71,7 +72,7 @@ def replay(
 ) -> tuple[Replay, Mapping[str, Any]]:
     """The replay itself, for what the report does not tell."""
     sections = {"storage": {"keep_models": 1000}} | sections
-    config = loader.load(write_config(folder, stream_section, **sections), {})
+    config = loaded(folder, stream_section, **sections)
     shaped = shape_stream(read_stream(data), config, options)
     replayed = Replay(config, shaped, options, folder / "replay")
     replayed.run()
@@ -87,7 +88,7 @@ def without_times(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def test_the_command_prints_the_report_of_the_contract_and_keeps_it(tmp_path: Path) -> None:
     x, y = two_classes(2400)
-    config = write_config(tmp_path, CLASSIFY, training={"min_new_samples": 400})
+    config = write_config(tmp_path, CLASSIFY, training={"new_labels": 400})
     data, out = save(tmp_path, X=x, y=y), tmp_path / "a" / "out"
     answer = edged("evaluate", config, "--data", data, "-o", out, "--json")
     assert answer.code == 0, answer.err
@@ -168,7 +169,7 @@ def test_a_rule_that_turns_round_is_followed_as_late_as_its_labels_come(
     """It turns round every 200 samples, and only labels tell: with labels 200 late, all is wrong."""
     x, y = two_classes(1000)
     y = np.where(np.arange(len(y)) // REGIME % 2, 1 - y, y)
-    training = {"min_new_samples": 20, "learning_rate": 0.01, "replay": 0, "steps": 60, "steps_per": 20}
+    training = {"new_labels": 20, "learning_rate": 0.01, "replay": 0, "steps": 60, "steps_per": 20}
     report = evaluate(
         tmp_path, save(tmp_path, X=x, y=y), CLASSIFY,
         options=LabelOptions(delay=delay, pretrain=REGIME), training=training, gate=OPEN_GATE,
@@ -180,7 +181,7 @@ def test_a_rule_that_turns_round_is_followed_as_late_as_its_labels_come(
 def test_a_change_of_the_rule_is_detected_once_and_a_quiet_stream_never(tmp_path: Path) -> None:
     x, y = two_classes(6000)
     changed = np.where(np.arange(len(y)) < 4000, y, 1 - y)
-    never = {"min_new_samples": 100_000}
+    never = {"new_labels": 100_000}
     found = {}
     for name, labels in (("quiet", y), ("changed", changed)):
         folder = tmp_path / name
@@ -214,7 +215,7 @@ def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path)
         replayed, told = replay(
             folder, save(folder, X=x, y=y), CLASSIFY,
             options=LabelOptions(delay=50), gate={"recall": recall},
-            training={"learning_rate": 3e-3, "min_new_samples": 150},
+            training={"learning_rate": 3e-3, "new_labels": 150},
         )  # fmt: skip
         right = replayed.answers[:, 0] == y
         back = np.concatenate([right[k * RULE : k * RULE + 500] for k in (2, 3)])
@@ -240,7 +241,7 @@ def test_no_model_answers_a_sample_after_learning_from_a_label_that_was_not_know
     x, y = two_classes(1000)
     replayed, report = replay(
         tmp_path, save(tmp_path, X=x, y=y), CLASSIFY,
-        options=LabelOptions(delay=delay, rate=0.8), training={"min_new_samples": 30}, gate=OPEN_GATE,
+        options=LabelOptions(delay=delay, rate=0.8), training={"new_labels": 30}, gate=OPEN_GATE,
     )  # fmt: skip
     assert report["promotions"] > 10
     with Registry.open(tmp_path / "replay", readonly=True) as registry:
@@ -343,7 +344,7 @@ def correlated(n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 def test_reconstruction_finds_anomalies_it_was_never_told(tmp_path: Path) -> None:
     x, y = correlated(3000)
-    section = {"features": 6, "target": "reconstruct"}
+    section = {"features": 6, "task": "reconstruct"}
     report = evaluate(tmp_path, save(tmp_path, X=x, y=y), section, training={"steps": 200} | SELDOM)
     assert set(report["metric"]) == {"auroc", "f1"}
     assert report["metric"]["auroc"] > 0.9
@@ -355,7 +356,7 @@ def test_reconstruction_finds_anomalies_it_was_never_told(tmp_path: Path) -> Non
 
 def test_more_samples_are_unusual_where_more_false_alarms_are_allowed(tmp_path: Path) -> None:
     x, _ = correlated(1500)
-    data, section = save(tmp_path, X=x), {"features": 6, "target": "reconstruct"}
+    data, section = save(tmp_path, X=x), {"features": 6, "task": "reconstruct"}
     few, many = (
         evaluate(tmp_path, data, section, training=NEVER, anomaly={"sensitivity": share})["anomaly"]
         for share in ("low", "high")
@@ -373,7 +374,7 @@ def test_a_detector_follows_slow_change_and_does_not_learn_the_anomaly(tmp_path:
     x += np.linspace(0, 2, n)[:, None] * np.abs(mixing).sum(axis=0) * rng.choice([-1, 1], 6)
     x[first:last] += rng.normal(0, 1, (last - first, 6))
     truth = ((np.arange(n) >= first) & (np.arange(n) < last)).astype(np.int64)
-    section = {"features": 6, "target": "reconstruct"}
+    section = {"features": 6, "task": "reconstruct"}
     report = evaluate(tmp_path, save(tmp_path, X=x.astype(np.float32), y=truth), section)
     (alarm,) = [alarm for alarm in report["anomaly"]["alarms"] if alarm["row"] >= first - 10]
     assert first <= alarm["row"] < first + 40
@@ -388,7 +389,7 @@ def test_a_detector_follows_slow_change_and_does_not_learn_the_anomaly(tmp_path:
 def test_an_alarm_that_stands_long_enough_is_the_new_normal_where_that_is_configured(tmp_path: Path) -> None:
     x, _ = correlated(1600)
     x[700:, ::2] += np.float32(20.0)
-    section = {"features": 6, "target": "reconstruct"}
+    section = {"features": 6, "task": "reconstruct"}
     report = evaluate(
         tmp_path, save(tmp_path, X=x), section, anomaly={"accept_after": "200s"}, training={"new_labels": 400}
     )
@@ -417,21 +418,21 @@ def test_a_capped_target_counts_as_its_cap_and_keys_are_judged_at_their_ends(tmp
 def test_the_threshold_of_alarms_is_set_before_the_first_scored_sample(tmp_path: Path) -> None:
     """Untrained since, both models are one: the same scores must raise the same alarms."""
     x, y = correlated(900)
-    section = {"features": 6, "target": "reconstruct"}
+    section = {"features": 6, "task": "reconstruct"}
     report = evaluate(tmp_path, save(tmp_path, X=x, y=y), section, training=NEVER)
     assert report["metric"] == pytest.approx(report["frozen"])
 
 
 def test_reconstruction_without_truth_tells_its_mean_score(tmp_path: Path) -> None:
     x, _ = correlated(600)
-    report = evaluate(tmp_path, save(tmp_path, X=x), {"features": 6, "target": "reconstruct"})
+    report = evaluate(tmp_path, save(tmp_path, X=x), {"features": 6, "task": "reconstruct"})
     assert set(report["metric"]) == {"mean_score"}
     assert report["metric"]["mean_score"] > 0
 
 
 def test_a_figure_that_does_not_exist_is_null_in_json(tmp_path: Path) -> None:
     x, y = correlated(300)
-    config = write_config(tmp_path, {"features": 6, "target": "reconstruct"}, training=NEVER)
+    config = write_config(tmp_path, {"features": 6, "task": "reconstruct"}, training=NEVER)
     answer = edged("evaluate", config, "--data", save(tmp_path, X=x, y=np.zeros_like(y)), "--json")
     assert answer.json["metric"] == {"auroc": None, "f1": 0.0}
 
@@ -440,7 +441,7 @@ def test_a_forecast_beats_the_present_value_on_a_wave(tmp_path: Path) -> None:
     t = np.arange(2000)
     wave = np.sin(t / 5)
     x = np.stack([np.sin(t / 5 - 1), wave], axis=1).astype(np.float32)
-    section = {"features": 2, "target": "forecast", "forecast": [1], "horizon": 4}
+    section = {"features": 2, "task": {"forecast": {"of": [1], "horizon": 4}}}
     report = evaluate(tmp_path, save(tmp_path, X=x), section, training={"steps": 200} | SELDOM)
     assert report["scored"] == 2000 - 200 - 4
     held = np.abs(wave[204:] - wave[200:-4]).mean()
@@ -472,7 +473,7 @@ def test_a_forecast_is_no_worse_than_the_last_value_and_better_where_that_is_non
     """Of a random walk nothing is better than the last value, of noise the mean is much better."""
     x = np.random.default_rng(0).normal(size=(2500, 2)).astype(np.float32)
     x = np.cumsum(x, axis=0) if kind == "walk" else x
-    section = {"features": 2, "target": "forecast", "horizon": 3}
+    section = {"features": 2, "task": {"forecast": {"horizon": 3}}}
     report = evaluate(tmp_path, save(tmp_path, X=x), section, training=SELDOM)
     limit = 1.03 if kind == "walk" else 0.8
     assert report["metric"]["mae"] < limit * report["no_change"]["mae"]
@@ -484,7 +485,7 @@ def test_a_forecast_looks_ahead_within_its_key(tmp_path: Path) -> None:
     key = np.where(np.arange(n) % 3 == 0, "a", "b")
     key[5] = "alone"
     x = rng.normal(size=(n, 2)).astype(np.float32)
-    section = {"features": 2, "target": "forecast"}
+    section = {"features": 2, "task": "forecast"}
     report = evaluate(tmp_path, save(tmp_path, X=x, key=key), section, training=NEVER)
     rows = {name: np.flatnonzero(key == name) for name in ("a", "b")}
     pairs = [(i, j) for r in rows.values() for i, j in itertools.pairwise(r) if i >= 90]
@@ -544,7 +545,7 @@ def test_a_scheduled_run_starts_with_the_first_sample_after_its_time(tmp_path: P
     data, t = hourly(tmp_path, gap)
     replayed, report = replay(
         tmp_path, data, CLASSIFY, options=LabelOptions(delay=0, pretrain=60),
-        training={"every": "1d", "new_labels": 0, "min_new_samples": 1}, gate=OPEN_GATE,
+        training={"every": "1d", "new_labels": 0}, gate=OPEN_GATE,
     )  # fmt: skip
     days = np.floor((t[60:] - t[60]) / 86400)
     starts = 60 + 1 + np.flatnonzero(np.diff(days) > 0)
@@ -554,7 +555,7 @@ def test_a_scheduled_run_starts_with_the_first_sample_after_its_time(tmp_path: P
 
 def test_a_crontab_schedules_runs_on_the_virtual_clock(tmp_path: Path) -> None:
     data, t = hourly(tmp_path)
-    training = {"cron": "0 0 * * *", "new_labels": 0, "min_new_samples": 1}
+    training = {"every": "0 0 * * *", "new_labels": 0}
     report = evaluate(tmp_path, data, CLASSIFY, options=LabelOptions(delay=0, pretrain=60), training=training)
     midnights = {datetime.fromtimestamp(s, timezone.utc).date() for s in t[60:]}
     assert report["trainings"] == len(midnights) - 1
@@ -562,14 +563,14 @@ def test_a_crontab_schedules_runs_on_the_virtual_clock(tmp_path: Path) -> None:
 
 def test_a_scheduled_run_with_too_few_new_labels_is_left_out(tmp_path: Path) -> None:
     data, _ = hourly(tmp_path)
-    training = {"every": "1d", "new_labels": 0, "min_new_samples": 40}
+    training = {"every": "1d", "new_labels": 40}
     report = evaluate(tmp_path, data, CLASSIFY, options=LabelOptions(delay=0, pretrain=60), training=training)
     assert report["trainings"] == 11, "every other day"
 
 
 def test_samples_without_times_are_one_second_apart(tmp_path: Path) -> None:
     x, y = two_classes(600)
-    training = {"every": "50s", "new_labels": 0, "min_new_samples": 1}
+    training = {"every": "50s", "new_labels": 0}
     report = evaluate(
         tmp_path,
         save(tmp_path, X=x, y=y),
@@ -630,7 +631,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "names for numbers": (CLASSIFY, labelled(np.array(["up", "down"] * 100)), "[down, up]"),
     "names for values": ({"features": 4}, labelled(np.array(["up", "down"] * 100)), "needs numbers"),
     "names of anomalies": (
-        {"features": 4, "target": "reconstruct"}, labelled(np.array(["bad", "ok"] * 100)), "needs numbers",
+        {"features": 4, "task": "reconstruct"}, labelled(np.array(["bad", "ok"] * 100)), "needs numbers",
     ),
     "no labels": (CLASSIFY, {"X": two_classes(200)[0]}, "no labels"),
     "too few targets": ({"features": 4, "targets": 2}, labelled(np.zeros(200)), "targets: 1"),

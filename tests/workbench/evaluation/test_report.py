@@ -13,7 +13,7 @@ import pytest
 from edged.charts.lines import ChartLine, LineChart, Marks
 from tests.commands import edged, strict_json, two_classes, write_config
 
-OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0}
+OPEN_GATE = {"min_gain": -1.0, "min_holdout": 1, "probation": 0}
 
 
 class Page(HTMLParser):
@@ -54,7 +54,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     x, y = turning()
     np.savez(folder / "turning <stream>.npz", X=x, y=y)
     section = {"features": 4, "classes": ["worn & torn", "<ok>"]}
-    config = write_config(folder, section, training={"replay": 0, "min_new_samples": 150}, gate=OPEN_GATE)
+    config = write_config(folder, section, training={"replay": 0, "new_labels": 150}, gate=OPEN_GATE)
     out = folder / "out"
     answer = edged("evaluate", config, "--data", folder / "turning <stream>.npz", "-o", out, "--json")
     assert answer.code == 0, answer.err
@@ -115,7 +115,7 @@ def test_the_page_of_a_detector_shows_its_score_and_every_alarm(tmp_path: Path) 
     odd[700:760] = odd[1450:] = 1
     x[odd == 1] += rng.normal(0, 3, (110, 4))
     np.savez(tmp_path / "pump.npz", X=x.astype(np.float32), y=odd)
-    section = {"features": 4, "target": "reconstruct"}
+    section = {"features": 4, "task": "reconstruct"}
     config = write_config(tmp_path, section, training={"every": None, "new_labels": 0})
     out = tmp_path / "out"
     answer = edged("evaluate", config, "--data", tmp_path / "pump.npz", "-o", out)

@@ -102,7 +102,7 @@ def test_keys_and_times_and_labels_are_those_of_the_windows(tmp_path: Path) -> N
 
 
 def test_a_forecast_of_windows_is_about_their_last_reading(tmp_path: Path) -> None:
-    section = {"features": 2, "target": "forecast", "forecast": [1], "window": {"size": SIZE, "stride": 4}}
+    section = {"features": 2, "task": {"forecast": {"of": [1]}}, "window": {"size": SIZE, "stride": 4}}
     x = np.arange(800, dtype=np.float32).reshape(-1, 2)
     stream = shaped(tmp_path, section, X=x)
     assert stream.y[:-1, 0].tolist() == [x[s + 4 + SIZE - 1, 1] for s in range(0, 400 - SIZE - 4 + 1, 4)]

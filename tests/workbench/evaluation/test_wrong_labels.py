@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ROWS, CLASSES = 3600, 3
 PRETRAINED = 260
 SETTINGS: dict[str, Any] = {
-    "training": {"engine": "portable", "min_new_samples": 40, "learning_rate": 0.003},
-    "gate": {"recent": 60, "holdout": 0.2},
+    "training": {"engine": "portable", "new_labels": 40, "learning_rate": 0.003},
+    "gate": {"holdout": 0.2},
 }
 
 

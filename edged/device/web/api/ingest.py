@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from edged.config.features import LabelConfig
 from edged.device.web.http.bodies import HttpError, as_json, read_body
 from edged.device.web.limits import MAX_BODY, MAX_ROWS
 from edged.domain.line_protocol import parse_line
@@ -119,7 +118,7 @@ class IngestEndpoints:
         """A bare label, which has no field, or the record in a line of InfluxDB line protocol."""
         if "=" in line:
             return _line(line)
-        if not isinstance(self._stream.label, LabelConfig):
+        if self._stream.near_label is None:
             expected = 'an object such as {"id": "4-1207", "label": "worn"}'
             raise RejectedSampleError("wrong_type", f"received {line.strip()[:40]!r}, expected {expected}")
         return line.strip()

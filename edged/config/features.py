@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from edged.config.values import Duration, Filter, Section, number_or_names, unique
+from edged.config.values import OPEN, Duration, Filter, Section, number_or_names, unique
 from edged.domain.stream.feature_rules import FeatureRule
 
 TOLERANCE = 0.5  # seconds between a label and its sample
@@ -158,4 +158,6 @@ def number_or_features(value: Any) -> Any:
         names = [item.get("name") if isinstance(item, dict) else item for item in value]
         number_or_names([name for name in names if name is not None] or ["x"])
         return value
+    if value == OPEN or isinstance(value, bool):
+        raise ValueError(f"expected a number, or a list of names and mappings, got {value!r}")
     return number_or_names(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -30,11 +31,18 @@ def all_problems(
     Each has its line, what was received and what to do: at worst `hint`.
     """
     found: dict[str, dict[str, Any]] = {}
-    for error in sorted(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"]))):
+    for error in sorted(problem.errors(), key=_rank):
         # The branches of a union have an error each.
         found.setdefault(".".join(_keys_of([str(part) for part in error["loc"]], model)), dict(error))
-    problems = [_problem(error, key, path, root, overridden, model, hint) for key, error in found.items()]
+    inner = [key for key in found if not any(other.startswith(f"{key}.") for other in found)]
+    problems = [_problem(found[key], key, path, root, overridden, model, hint) for key in inner]
     return ConfigFileError(sorted(problems, key=lambda one: line_of(one.where, path)))
+
+
+def _rank(error: Any) -> tuple[bool, bool, int]:
+    """Sort unknown keys first, then values of the right type, which are of the branch that was meant."""
+    kind = error["type"]
+    return kind != "extra_forbidden", kind.endswith(("_type", "literal_error", "_parsing")), len(error["loc"])
 
 
 def line_of(where: str, path: Path) -> int:
@@ -75,6 +83,9 @@ def _words(error: dict[str, Any], *, secret: bool) -> str:
     """What is wrong with a value, and the value itself, where it is short and no secret."""
     pattern = error.get("ctx", {}).get("pattern")
     said = PATTERNS.get(pattern) or _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")
+    if error["type"] == "too_short":
+        least = error["ctx"]["min_length"]
+        said = f"expected a list of {least} or more, got {len(error['input'])}"
     given = repr(error.get("input"))
     plain = isinstance(error.get("input"), str | int | float | None) and len(given) <= SHORT
     if secret or not plain or error["type"] == "value_error" or given in said:
@@ -117,12 +128,24 @@ def _section_of(model: Any, key: str) -> Any:
     return next((o for o in plain if issubclass(o, Section)), None)
 
 
+@cache
+def _members() -> frozenset[str]:
+    """Names that pydantic gives to members of unions: sections, and types of single values."""
+    kinds, names = [Section], {"str", "int", "float", "bool"}
+    while kinds:
+        kinds += (kind := kinds.pop()).__subclasses__()
+        names.add(kind.__name__)
+    return frozenset(names)
+
+
 def _keys_of(location: list[str], model: Any) -> list[str]:
     """Keys of the file from pydantic's location, which also names members of unions."""
     kept: list[str] = []
     for key in location:
         if model is None:
             break
+        if key in _members():
+            continue
         kept.append(key)
         if not key.isdigit():  # a position in a list of sections
             model = _section_of(model, key) if key in model.model_fields else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,47 +13,143 @@ from edged.errors import ConfigError
 BASE = "device: {id: press-7}\nstream: {topic: s/#, features: [a, b]}\n"
 
 REFUSE = {
-    "endless size": BASE + "storage: {max_bytes: .inf}\n",
-    "astronomic size": BASE + f"storage: {{max_bytes: '{'9' * 400}'}}\n",
-    "deep nesting": "a: " + "[" * 3000 + "\n",
-    "NaN gain": BASE + "gate: {min_gain: .nan}\n",  # every comparison with NaN is False
-    "empty topic": "device: {id: a}\nstream: {features: 2, topic: ''}\n",
-    "no topics": "device: {id: a}\nstream: {features: 2, topic: []}\n",
-    "bad wildcard": "device: {id: a}\nstream: {features: 2, topic: 'a/#/b'}\n",
-    "truth as width": "device: {id: a}\nstream: {features: true}\n",
-    "class twice": "device: {id: a}\nstream: {features: 2, classes: [x, x]}\n",
-    "forecast of no feature": "device: {id: a}\nstream: {features: 2, task: {forecast: {of: []}}}\n",
-    "empty layer": BASE + "model: {hidden: [0]}\n",
-    "gap longer than a window": BASE[:-2] + ", window: {size: 10, rate: 10, max_gap: 2s}}\n",
-    "gap shorter than a period": BASE[:-2] + ", window: {size: 10, rate: 10, max_gap: 50ms}}\n",
-    "window of one": BASE[:-2] + ", window: {size: 1}}\n",
-    "window beyond all bounds": BASE[:-2] + ", window: {size: 60000}}\n",
-    "majority of numbers": BASE[:-2] + ", window: {size: 10, label: majority}}\n",
-    "open windows beyond the disk": BASE[:-2] + ", window: {size: 10000}}\n",
-    "gru of readings": BASE + "model: {network: gru}\n",
-    "mlp that reconstructs": BASE[:-2] + ", task: reconstruct}\nmodel: {network: mlp}\n",
-    "plain text over a network": BASE + "mqtt: {host: broker.example}\n",
-    "TLS on a Unix socket": BASE + "mqtt: {host: /run/mosquitto.sock, tls: {}}\n",
-    "revocations of no CA": BASE + f"mqtt: {{tls: {{crl_file: {__file__}}}}}\n",
-    "bundles in plain text": BASE + "install: {urls: ['http://fleet.example/']}\n",
-    "bundles of any host": BASE + "install: {urls: ['https://fleet.example']}\n",
-    "page without an address": BASE + "web: {listen: null}\n",
-    "address without a port": BASE + "web: {listen: localhost}\n",
-    "port of nonsense": BASE + "web: {listen: 'localhost:http'}\n",
-    "TLS on the Unix socket": BASE
-    + f"web: {{listen: null, unix_socket: s, tls: {{cert_file: {__file__}, key_file: {__file__}}}}}\n",
-    "host with a port": BASE + "web: {allowed_hosts: ['press-7:80']}\n",
-    "host with a path": BASE + "web: {allowed_hosts: ['press-7/x']}\n",
-    "token of nowhere": BASE + "web: {tokens: {read: nowhere}}\n",
-    "crontab of nonsense": BASE + "training: {every: a b c d e}\n",
+    "endless size": (
+        BASE + "storage: {max_bytes: .inf}\n",
+        "expected a size such as 512MiB, got 'inf'",
+    ),
+    "astronomic size": (
+        BASE + f"storage: {{max_bytes: '{'9' * 400}'}}\n",
+        "expected a size such as 512MiB, got '9999",
+    ),
+    "deep nesting": (
+        "a: " + "[" * 3000 + "\n",
+        "nested too deeply",
+    ),
+    "NaN gain": (
+        BASE + "gate: {min_gain: .nan}\n",
+        "gate.min_gain: input should be a finite number, not nan",
+    ),  # every comparison with NaN is False
+    "empty topic": (
+        "device: {id: a}\nstream: {features: 2, topic: ''}\n",
+        "stream.topic: '' is not a topic filter",
+    ),
+    "no topics": (
+        "device: {id: a}\nstream: {features: 2, topic: []}\n",
+        "stream.topic: expected a list of 1 or more, got 0",
+    ),
+    "bad wildcard": (
+        "device: {id: a}\nstream: {features: 2, topic: 'a/#/b'}\n",
+        "'a/#/b' is not a topic filter",
+    ),
+    "truth as width": (
+        "device: {id: a}\nstream: {features: true}\n",
+        "expected a number, or a list of names and mappings, got True",
+    ),
+    "class twice": (
+        "device: {id: a}\nstream: {features: 2, classes: [x, x]}\n",
+        "stream.classes: a name appears twice",
+    ),
+    "forecast of no feature": (
+        "device: {id: a}\nstream: {features: 2, task: {forecast: {of: []}}}\n",
+        "stream.task.forecast.of: expected a list of 1 or more, got 0",
+    ),
+    "empty layer": (
+        BASE + "model: {hidden: [0]}\n",
+        "model.hidden: input should be greater than or equal to 1, not 0",
+    ),
+    "gap longer than a window": (
+        BASE[:-2] + ", window: {size: 10, rate: 10, max_gap: 2s}}\n",
+        "max_gap 2 s is longer than a window of 1 s",
+    ),
+    "gap shorter than a period": (
+        BASE[:-2] + ", window: {size: 10, rate: 10, max_gap: 50ms}}\n",
+        "no window would ever be complete",
+    ),
+    "window of one": (
+        BASE[:-2] + ", window: {size: 1}}\n",
+        "greater than or equal to 2, not 1",
+    ),
+    "window beyond all bounds": (
+        BASE[:-2] + ", window: {size: 60000}}\n",
+        "windows of 60000 x 2 numbers are too large",
+    ),
+    "majority of numbers": (
+        BASE[:-2] + ", window: {size: 10, label: majority}}\n",
+        "window.label majority needs classes",
+    ),
+    "open windows beyond the disk": (
+        BASE[:-2] + ", window: {size: 10000}}\n",
+        "more than a quarter of storage.max_bytes",
+    ),
+    "gru of readings": (
+        BASE + "model: {network: gru}\n",
+        "gru needs windows: add stream.window",
+    ),
+    "mlp that reconstructs": (
+        BASE[:-2] + ", task: reconstruct}\nmodel: {network: mlp}\n",
+        "always uses an autoencoder",
+    ),
+    "plain text over a network": (
+        BASE + "mqtt: {host: broker.example}\n",
+        "would be unencrypted",
+    ),
+    "TLS on a Unix socket": (
+        BASE + "mqtt: {host: /run/mosquitto.sock, tls: {}}\n",
+        "remove mqtt.tls",
+    ),
+    "revocations of no CA": (
+        BASE + f"mqtt: {{tls: {{crl_file: {__file__}}}}}\n",
+        "crl_file needs the CA that issued it",
+    ),
+    "bundles in plain text": (
+        BASE + "install: {urls: ['http://fleet.example/']}\n",
+        "neither https nor on this machine",
+    ),
+    "bundles of any host": (
+        BASE + "install: {urls: ['https://fleet.example']}\n",
+        "would also allow longer host names",
+    ),
+    "page without an address": (
+        BASE + "web: {listen: null}\n",
+        "nothing to listen on",
+    ),
+    "address without a port": (
+        BASE + "web: {listen: localhost}\n",
+        "'localhost' is not an address and port",
+    ),
+    "port of nonsense": (
+        BASE + "web: {listen: 'localhost:http'}\n",
+        "'localhost:http' is not an address and port",
+    ),
+    "TLS on the Unix socket": (
+        BASE
+        + f"web: {{listen: null, unix_socket: s, tls: {{cert_file: {__file__}, key_file: {__file__}}}}}\n",
+        "remove web.tls",
+    ),
+    "host with a port": (
+        BASE + "web: {allowed_hosts: ['press-7:80']}\n",
+        "'press-7:80' is not a host name or address",
+    ),
+    "host with a path": (
+        BASE + "web: {allowed_hosts: ['press-7/x']}\n",
+        "'press-7/x' is not a host name or address",
+    ),
+    "token of nowhere": (
+        BASE + "web: {tokens: {read: nowhere}}\n",
+        "web.tokens.read: ",
+    ),
+    "crontab of nonsense": (
+        BASE + "training: {every: a b c d e}\n",
+        "expected fields such as '0 3",
+    ),
 }
 
 
-@pytest.mark.parametrize("text", REFUSE.values(), ids=list(REFUSE))
-def test_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(("text", "said"), REFUSE.values(), ids=list(REFUSE))
+def test_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=re.escape(said)):
         load(path, {})
 
 

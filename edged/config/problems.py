@@ -144,7 +144,7 @@ def _keys_of(location: list[str], model: Any) -> list[str]:
     for key in location:
         if model is None:
             break
-        if key in _members():
+        if "[" in key or key in _members():
             continue
         kept.append(key)
         if not key.isdigit():  # a position in a list of sections

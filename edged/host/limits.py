@@ -8,10 +8,11 @@ Control group: where systemd delegates its group to this service (`Delegate=` in
 the daemon moves to one part of it and the trainer to another. The kernel bounds the trainer's part, and ends
 all of it and nothing else when it takes more (cgroups(7)).
 
-Processors: a process may use what its cpuset (`isolcpus`, a container, `CPUAffinity=`) leaves it. Where there
-are small and big cores (big.LITTLE, DynamIQ) the kernel tells each one's capacity (`cpu_capacity`), and
-training keeps to the small ones: a prediction has somebody waiting for it, a training run has not. The daemon itself
-is not bound: its threads sleep nearly always, and the scheduler wakes them where there is room.
+Processors: a process may use what its cpuset (`isolcpus`, a container, `CPUAffinity=`) leaves it. Where
+there are small and big cores (big.LITTLE, DynamIQ) the kernel tells each one's capacity (`cpu_capacity`),
+and training keeps to the small ones: a prediction has somebody waiting for it, a training run has not. The
+daemon itself is not bound: its threads sleep nearly always, and the scheduler wakes them where there is
+room.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ REFUSALS = {
     "charge": ("training: {on_battery: 101}", 3, "training.on_battery", "a charge above 0 and up to 100"),
     "engine": ("training: {engine: cuda}", 3, "training.engine", "'portable' or 'native'"),
     "provider": ("training: {provider: cuda}", 3, "training.provider", "ExecutionProvider"),
-    "no provider": ("serving: {provider: []}", 3, "serving.provider", "at least 1"),
+    "no provider": ("serving: {provider: []}", 3, "serving.provider", "a list of 1 or more"),
     "learning rate": ("training: {learning_rate: 0}", 3, "training.learning_rate", "greater than 0"),
     "holdout": ("gate: {holdout: 0.9}", 3, "gate.holdout", "0.5"),
     "size": ("storage: {max_bytes: 1 lot}", 3, "storage.max_bytes", "a size such as 512MiB"),

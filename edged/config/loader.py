@@ -271,7 +271,7 @@ def _files(section: Section, *above: str) -> Iterator[tuple[list[str], Path]]:
             yield from (([*above, key, name], item) for name, item in value.items() if isinstance(item, Path))
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, Path):
-                yield [*above, *names], item
+                yield [*above, key], item
 
 
 def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edged.domain.bundle_contents import FileEntry, entry_of
 from edged.domain.training.update_manifest import TransferManifest
 from edged.domain.training.weight_coding import Coded, decode, fingerprint
-from edged.errors import ConfigError, CorruptError, StorageError
+from edged.errors import CorruptError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path

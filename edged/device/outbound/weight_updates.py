@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 96 * 1024  # of one message: brokers' usual limits begin at 128 KiB
 
 
-
 @dataclass(frozen=True)
 class WeightUpdate:
     """One update of a model version, ready to be sent in `chunks`, whose checksums `content` has."""

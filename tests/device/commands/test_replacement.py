@@ -213,7 +213,7 @@ def test_an_unsigned_file_changes_nothing_about_trust(broker: Mosquitto, tmp_pat
         "mqtt.username": ("mqtt", {**device.values["mqtt"], "username": "other"}),
         "web": ("web", {"listen": "127.0.0.1:0"}),
         "storage.dir": ("storage", {"dir": "elsewhere"}),
-        "install.accept": ("install", {"accept": True}),
+        "install": ("install", {}),
     }
     with running(device, broker.port) as listener:
         for number, (key, (section, value)) in enumerate(changes.items()):

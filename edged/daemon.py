@@ -96,7 +96,7 @@ def _start_device(path: Path, endings: WakeupQueue) -> Device | SeveralStreams:
     ignored: list[str] = []
     configs = loader.load_all(path, ignored=ignored)
     config = configs[0]
-    logs.configure(config.log.level, config.log.format)
+    logs.configure(config.log.level)
     for problem in ignored:
         log.warning(
             "config_set_ignored", problem=problem, remedy="send config.set again, or null for the key"

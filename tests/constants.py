@@ -27,7 +27,7 @@ from edged.config import (
     TrainingConfig,
     loader,
 )
-from edged.config.commands import InstallConfig
+from edged.config.commands import InstallConfig, WeightsConfig
 from edged.config.judging import LabelsConfig
 from edged.config.storage import OutboxConfig
 from edged.config.values import Section, parse_duration, parse_size
@@ -41,6 +41,7 @@ SECTIONS: dict[str, type[Section]] = {
     "gate": GateConfig,
     "labels": LabelsConfig,
     "install": InstallConfig,
+    "weights": WeightsConfig,
     "serving": ServingConfig,
 }
 FILE = "constants.json"

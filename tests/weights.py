@@ -54,8 +54,7 @@ class Sender:
                 "mqtt": {"port": port, "reconnect_max": "1s"},
                 "storage": {"dir": folder},
                 "outbox": {"max_bytes": "256MiB", "rate": 500},
-                "report": {"weights": True},
-                "weights": section,
+                "weights": {"every": 0} | section,
             }
         )
         folder.mkdir(parents=True, exist_ok=True)

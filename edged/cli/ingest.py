@@ -36,7 +36,7 @@ def ingest(
     from edged.mqtt.line_publisher import LinePublisher, followed_lines, lines_of
 
     loaded = loader.load(config, stream=stream)
-    logs.configure("warning", loaded.log.format)
+    logs.configure("warning")
     where = _topic(loaded.stream, topic)
     longest = loaded.stream.max_payload
     stdin = str(file) == "-"

@@ -130,7 +130,7 @@ def _load(path: Path, stream: str | None = None, *, quiet: bool = True) -> Any:
     from edged.config import loader
 
     loaded = loader.load(path, stream=stream)
-    logs.configure("warning" if quiet else loaded.log.level, loaded.log.format)
+    logs.configure("warning" if quiet else loaded.log.level)
     return loaded
 
 

@@ -105,13 +105,22 @@ class InstallConfig(Section):
         return urls
 
 
+@dataclass(frozen=True)
+class WeightsConstants:
+    """Values of `WeightsConfig` without a key."""
+
+    chunk: int = 96 * 1024  # bytes of one message: brokers' usual limits begin at 128 KiB
+
+
 class WeightsConfig(Section):
     """When edged publishes its weights and how it codes them, and whether it accepts others."""
 
-    every: Duration = Field(
-        0.0,
-        ge=0,
-        description="interval at which edged publishes the champion's weights if they are new; 0: never",
+    _constants: WeightsConstants = PrivateAttr(WeightsConstants())
+
+    every: Duration | None = Field(
+        None,
+        description="interval at which edged publishes the champion's weights if they are new; 0: after each"
+        " promotion; never when absent",
     )
     dtype: Literal["float32", "int8"] = Field(
         "float32",
@@ -119,3 +128,8 @@ class WeightsConfig(Section):
         " bytes and has a scale per row or tensor",
     )
     accept: bool = Field(True, description="accept the command `weights.apply`")
+
+    @property
+    def constants(self) -> WeightsConstants:
+        """Values without a key."""
+        return self._constants

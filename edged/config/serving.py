@@ -57,15 +57,11 @@ class ReportConfig(Section):
     """What edged reports over MQTT."""
 
     every: Duration = Field(10.0, gt=0, description="interval of metrics")
-    weights: bool = Field(False, description="publish the weights after each promotion")
 
 
 class LogConfig(Section):
-    """The log on stderr."""
+    """The log on stderr: lines for people on a terminal, else JSON."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="minimum level that is logged"
-    )
-    format: Literal["auto", "json", "console"] = Field(
-        "auto", description="auto: console on a terminal, else JSON"
     )

@@ -242,7 +242,7 @@ class DeviceTopics:
 
     def _level(self, request: Request) -> Answer:
         before = {"level": logs.level()}
-        logs.configure(request["level"], self._parts.config.log.format)
+        logs.configure(request["level"])
         after = {"level": request["level"]}
         return after | {"before": before, "after": after}
 

@@ -85,7 +85,7 @@ class Device:
         except ConfigError as problem:
             log.error("reload_refused", problem=problem.line())
         else:
-            logs.configure(fresh[0].log.level, fresh[0].log.format)
+            logs.configure(fresh[0].log.level)
             changed = ["streams"] if fresh[0].name else changed_sections(config, fresh[0])
             log.info("reloaded", level=fresh[0].log.level, needs_restart=changed)
         self.parts.notifier.ready()

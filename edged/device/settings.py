@@ -160,7 +160,7 @@ class Settings:
             pipeline.models.configure(self.config.gate)
             pipeline.predictor.configure(self.config.gate)
         if "log" in changes:
-            logs.configure(self.config.log.level, self.config.log.format)
+            logs.configure(self.config.log.level)
 
 
 class PausedParts:

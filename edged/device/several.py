@@ -286,7 +286,7 @@ class SeveralStreams(Listener):
 
     def _apply(self, plain: dict[str, Config], fresh: dict[str, Config]) -> None:
         one = next(iter(fresh.values()))
-        logs.configure(one.log.level, one.log.format)
+        logs.configure(one.log.level)
         if "" in fresh:
             log.error("reload_refused", problem="its only stream has no name now", remedy="restart")
             return

@@ -48,7 +48,7 @@ def parameters_of(
         raise UnavailableError(
             "the weights of this model cannot be read",
             where=str(folder),
-            remedy="set report.weights: true for the models that are trained from then on",
+            remedy="set weights.every for the models that are trained from then on",
         )
     return found
 

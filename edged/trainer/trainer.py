@@ -52,7 +52,7 @@ class Trainer:
         task = LearningTask(training, schema, bundle, block_of(config.stream.window_rules))
         models = LocalModels(state, bundle)
         # Weights lie beside a model where they are published, and where nothing could read them from it.
-        beside = config.report.weights or engine.name == "native"
+        beside = config.weights.every is not None or engine.name == "native"
         exporter = CandidateExporter(
             state / "candidates",
             bundle,

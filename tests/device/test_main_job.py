@@ -134,7 +134,8 @@ def test_commands_answer_and_a_model_can_be_rolled_back(broker: Broker, tmp_path
         broker.port,
         SMALL,
         training={"every": None, "new_labels": 0},
-        report={"every": "1s", "weights": True},
+        report={"every": "1s"},
+        weights={"every": 0},
     )
     listener_before = Listener(broker.port, "edged/rig")
     listener_before.publish("edged/rig/request/train", '{"transaction": "old"}', retain=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -64,7 +63,6 @@ TIGHT: dict[str, dict[str, Any]] = {
     "discovery": {"prefix": "home"},
     "mqtt": {"client_id": "mine"},
     "sparkplug": {"node": "press", "aliases": False},
-    "log": {"format": "console"},
     "web": {
         "limits": {"requests": 1, "rows": 4},
         "model_name": "press-model",
@@ -227,12 +225,6 @@ def test_an_edge_node_has_the_name_and_names_its_metrics_as_configured(
         assert {bool(m.name) for m in metrics} == {named}
     host.stop(1.0)
     assert {d.topic.split("/")[3] for d in inbox.deliveries} == {"press", "loose"}
-
-
-def test_the_log_has_the_form_that_is_configured(sites: tuple[Site, Site]) -> None:
-    tight, loose = (site.device.log.read_text(encoding="utf-8").splitlines()[0] for site in sites)
-    assert json.loads(loose)["event"]
-    assert not tight.startswith("{")
 
 
 def test_announcements_to_home_assistant_begin_as_configured(

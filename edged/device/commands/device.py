@@ -52,7 +52,7 @@ class SettingsCommands:
     def level(self, request: Request) -> Answer:
         """Set the log level until the next restart."""
         before = {"level": logs.level()}
-        logs.configure(request["level"], self._settings.config.log.format)
+        logs.configure(request["level"])
         after = {"level": request["level"]}
         return after | {"before": before, "after": after}
 

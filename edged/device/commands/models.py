@@ -136,7 +136,7 @@ class ModelCommands:
                 raise RefusedError(
                     "its weights were not kept apart from the model",
                     where=f"version {version}",
-                    remedy="set report.weights, or export the model",
+                    remedy="set weights.every, or export the model",
                 )
         folder = self._pipeline.config.storage.dir / EXPORTS
         make_directory(folder)

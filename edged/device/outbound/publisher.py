@@ -139,8 +139,8 @@ class OutboundRouter(Listener):
             time.sleep(0.002)
 
     def champion_changed(self, version: int) -> None:
-        """Publish the weights of the new champion, where `report.weights` says so."""
-        if self._config.report.weights:
+        """Publish the weights of the new champion, where `weights.every` is 0."""
+        if self._config.weights.every == 0:
             self._send_weights(version)
 
     def weights_if_new(self) -> None:

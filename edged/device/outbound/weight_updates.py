@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from edged.storage.models.installed_bundles import ActiveBundle
     from edged.storage.models.registry import Registry
 
-CHUNK_BYTES = 96 * 1024  # of one message: brokers' usual limits begin at 128 KiB
-
 
 @dataclass(frozen=True)
 class WeightUpdate:
@@ -61,7 +59,7 @@ class WeightUpdates:
         else:
             coded, encoding = code(weights, dtype, bundle.frozen), weight_encoding.CODED
             blob, weights = weight_encoding.pack_coded(coded), decode(coded)
-        chunks = weight_encoding.split(blob, CHUNK_BYTES)
+        chunks = weight_encoding.split(blob, self._config.weights.constants.chunk)
         about = self._describe(version, encoding, dtype, bundle.fingerprint, weights)
         return WeightUpdate(about, weight_encoding.manifest(blob, chunks), chunks)
 

@@ -42,7 +42,7 @@ ROLLOUT = (
 def run(path: Path) -> None:
     """Coordinate as the configuration at `path` says, until the last round, SIGTERM or SIGINT."""
     config = load(path)
-    logs.configure(config.log.level, config.log.format)
+    logs.configure(config.log.level)
     coordinator = Coordinator(config)
     listen = config.metrics.listen
     metrics = None if listen is None else MetricsServer(loopback(listen), coordinator)

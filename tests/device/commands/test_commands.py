@@ -40,7 +40,8 @@ def test_a_device_is_steered_with_every_command(broker: Broker, tmp_path: Path) 
         STREAM,
         training=ON_COMMAND,
         gate=LENIENT,
-        report={"every": "1s", "weights": True},
+        report={"every": "1s"},
+        weights={"every": 0},
     )
     with running(device, broker.port) as listener:
         feed(listener, 400)

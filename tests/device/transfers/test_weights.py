@@ -91,8 +91,8 @@ def test_weights_go_out_in_every_form_and_come_back_through_the_gate(
     broker: Mosquitto, tmp_path: Path
 ) -> None:
     device = Device(
-        tmp_path, broker.port, STREAM, training=QUIET, gate=GATE, report={"every": "1s", "chunk": "1KiB"},
-        outbox={"rate": 2000},
+        tmp_path, broker.port, STREAM, training=QUIET, gate=GATE, report={"every": "1s"},
+        weights={"chunk": "1KiB"}, outbox={"rate": 2000},
     )  # fmt: skip
     with running(device, broker.port) as listener:
         feed(listener, 900)

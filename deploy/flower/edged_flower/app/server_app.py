@@ -27,5 +27,5 @@ def main(grid: Grid, context: Context) -> None:
     """
     require()
     config = load(Path(str(context.run_config["fleet-config"])))
-    logs.configure(config.log.level, config.log.format)
+    logs.configure(config.log.level)
     Coordinator(config, channel=FlowerChannel(grid, config)).run()

@@ -283,7 +283,7 @@ def test_streams_follow_the_new_file_and_return_to_the_old_one_if_one_of_them_fa
 def test_a_device_of_several_streams_restarts_for_its_own_sections(tmp_path: Path, broker: Mosquitto) -> None:
     plant = Plant(tmp_path, broker.port, "ab")
     with plant_running(plant, broker.port) as listener:
-        send(listener, plant.values | {"discovery": {"enabled": True}}, "one")
+        send(listener, plant.values | {"discovery": {"name": "Plant"}}, "one")
         assert ended(listener, "one")["state"] == "successful"
         feed(listener, "a", 5)
         listener.wait(lambda: len(ids(listener, "a")) == 5)

@@ -230,10 +230,8 @@ def in_fleet(config: Config) -> Any:
 
 def declined(config: Config) -> Any:
     """Why a device with new labels takes no part in a round."""
-    member = SimpleNamespace(
-        _config=config.fleet, _budget_used=lambda: False, _work=SimpleNamespace(new_samples=lambda _: 5, why_not=lambda: ""),
-        _record=Blank(),
-    )  # fmt: skip
+    work = SimpleNamespace(new_samples=lambda _: 5, why_not=lambda: "")
+    member = SimpleNamespace(_config=config.fleet, _budget_used=lambda: False, _work=work, _record=Blank())
     return Member._why_not(member, Blank())  # type: ignore[arg-type]  # noqa: SLF001  all that it needs
 
 

@@ -106,7 +106,7 @@ def test_a_configuration_is_checked_shown_and_described(tmp_path: Path) -> None:
     assert edged("config", "check", path).out == f"{path}: ok\n"
     shown = edged("config", "show", path, "--json").json
     assert shown["stream"]["features"] == 4
-    assert shown["training"]["new_labels"] == 40
+    assert shown["training"]["steps"] == 50
     assert yaml.safe_load(edged("config", "show", path).out) == shown
     schema = strict_json(edged("config", "schema").out)
     assert set(shown) | {"streams"} == set(schema["properties"])
@@ -134,10 +134,10 @@ def test_a_wrong_override_names_its_variable(tmp_path: Path) -> None:
 
 def test_an_unknown_key_is_named_with_file_line_and_what_was_meant(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text("device: {id: a}\nstream: {features: 2}\ntraining:\n  min_new_sample: 5\n")
+    path.write_text("device: {id: a}\nstream: {features: 2}\ntraining:\n  new_label: 5\n")
     answer = edged("config", "check", path)
     assert answer.code == 2
-    assert f"{path}:4: training.min_new_sample" in answer.problem
+    assert f"{path}:4: training.new_label" in answer.problem
     assert "did you mean new_labels?" in answer.problem
 
 

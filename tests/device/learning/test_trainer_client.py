@@ -178,14 +178,18 @@ def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
     plant = Plant(tmp_path, bundle, **LONG)
     with closing(plant.process()) as process:
 
+        def limit(seconds: float) -> None:
+            training = plant.config.training.with_constants(timeout=seconds)
+            process.configure(plant.config.model_copy(update={"training": training}))
+
         def hang() -> None:
             signalled(process, signal.SIGSTOP)()
-            plant.config.training.__dict__["timeout"] = 0.5  # not before: a busy machine starts slowly
+            limit(0.5)  # not before: a busy machine starts slowly
 
         with pytest.raises(TrainingError, match="made no progress"):
             process.run(ORDER, Ear(CheckpointWritten, hang, 100))
         assert process.pid is None
-        plant.config.training.__dict__["timeout"] = 600.0
+        limit(600.0)
         assert process.run(replace(ORDER, run=2), Ear()).run == 2
 
 

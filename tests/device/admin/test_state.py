@@ -30,6 +30,7 @@ from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
 from tests.commands import COMMAND, edged, two_classes, write_config
+from tests.constants import loaded
 from tests.device.partners import Observer
 from tests.running_device import wait_until
 
@@ -130,8 +131,7 @@ def test_a_model_of_before_serves_until_the_new_standard_network_is_better(tmp_p
     old = loader.load(prepare(tmp_path, model={"network": "mlp"}), {})
     assert train_once(old).champion == 2
     shutil.rmtree(old.storage.dir / "bundle")
-    path = write_config(tmp_path, STREAM, gate={"min_gain": 0.0, "significance": 0.001})
-    config = loader.load(path, {})
+    config = loaded(tmp_path, STREAM, gate={"min_gain": 0.0, "significance": 0.001})
     add(config, 400, seed=1)
     result = train_once(config)
     assert Bundle.open(config.storage.dir / "bundle").context
@@ -290,7 +290,7 @@ def test_a_paused_training_is_told_and_a_run_by_hand_lifts_it(config: Config) ->
 
 @pytest.mark.slow
 def test_an_interrupted_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
-    training = {"max_steps": 15_000, "steps": 15_000, "checkpoint_every": 500}
+    training = {"steps": 15_000}
     path = prepare(tmp_path, training=training)
     state = loader.load(path, {}).storage.dir
     with subprocess.Popen([*COMMAND, "train", str(path)], stderr=subprocess.PIPE, text=True) as process:

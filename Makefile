@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd release wheels constraints sbom deb stock docs diagrams lint check bench clean system-packages web-packages broker-packages arm64-packages booted-packages deb-packages
+.PHONY: help setup demo test test-full test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd release wheels constraints sbom deb stock docs diagrams lint check bench clean system-packages web-packages bench-packages broker-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.14 python3.10; do \
@@ -112,9 +112,9 @@ lint: setup
 check: lint system-packages ## lint, types, import contracts and the fast tests
 	@$(BIN)/python -m pytest -m "not slow and not faults and not full" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-bench: setup system-packages ## run every benchmark; results go to benchmarks/results
-	@for program in benchmarks/{engines,flash,footprint,formats,idle,ingest,member,serving,update}.py; do echo "== $$program"; \
-	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
+bench: setup system-packages bench-packages ## run every benchmark; results go to benchmarks/results
+	@for program in benchmarks/{coverage,engines,flash,fleet,footprint,idle,ingest,learning,many,serving,update,web}.py; do echo "== $$program"; \
+	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json" || exit 1; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory
 	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-flower $(VENV)-flower-oldest $(VENV)-web $(VENV)-brokers $(VENV)-release build dist *.egg-info deploy/flower/build deploy/flower/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -208,6 +208,12 @@ web-packages:
 	command -v promtool >/dev/null || missing+=" prometheus"; \
 	command -v curl >/dev/null || missing+=" curl"; \
 	command -v chromium >/dev/null || missing+=" chromium"; \
+	[[ -z "$$missing" ]] || $(call apt,$$missing)
+
+bench-packages:
+	@missing=; \
+	command -v wrk >/dev/null || missing+=" wrk"; \
+	command -v taskset >/dev/null || missing+=" util-linux"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 
 # Debian starts RabbitMQ once it is installed; the tests have a node of their own.

@@ -7,7 +7,7 @@ scores, and each label moves its level by `STEP`. Shares in percent: means of th
 all seeds in 2,000 consecutive rows, for windows that begin anywhere, and for those one behind the other
 (`apart`).
 
-    python benchmarks/coverage.py --data DIR [--streams elec2,hapt6] [--seeds 3] [--coverage 0.9]
+    python benchmarks/coverage.py [--data DIR] [--streams elec2,hapt6] [--seeds 3] [--coverage 0.9]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from learning import DELAY, STREAMS, Recording, read
+from learning import DELAY, RECORDED, STREAMS, Recording, read
 from output import finish, options
 
 from edged.config import Config
@@ -141,7 +141,7 @@ def main() -> None:
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     parser = options(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the directory of the recorded streams")
+    parser.add_argument("--data", type=Path, default=RECORDED, help="the directory of the recorded streams")
     parser.add_argument("--streams", default=",".join(STREAMS), help="names, separated by commas")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--coverage", type=float, default=0.9)

@@ -9,12 +9,13 @@ With `--order shuffled` the rows come in a random order, where a context says no
 interleaved` the two halves of a stream come row by row in turn, each with a key of its own, and with `--order
 apart` one half after the other, each to a device of its own.
 
-    python benchmarks/learning.py --data DIR [--streams elec2,hapt6] [--seeds 3] [--rivals edged,frozen,...]
+    python benchmarks/learning.py [--data DIR] [--streams elec2,hapt6] [--seeds 3] [--rivals edged,frozen,...]
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -68,9 +69,24 @@ class Recording:
         return int(self.y.max()) + 1
 
 
+def generated(name: str) -> Recording:
+    """A stream of 6,000 rows in 8 features and 2 classes, whose boundary turns by half a circle."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6000, 8)).astype(np.float32)
+    angle = np.linspace(0, np.pi, len(x))
+    y = (np.cos(angle) * x[:, 0] + np.sin(angle) * x[:, 1] > 0).astype(np.int64)
+    return Recording(f"{name} (generated)", x, y, 600)
+
+
 def read(name: str, folder: Path) -> Recording:
-    """A recorded stream by name; `hapt6` is made of `hapt_feat`: the basic activities, user after user."""
-    with np.load(folder / f"{'hapt_feat' if name == 'hapt6' else name}.npz", allow_pickle=False) as data:
+    """A recorded stream by name; a generated one if `folder` has none.
+
+    `hapt6` is made of `hapt_feat`: the basic activities, user after user.
+    """
+    path = folder / f"{'hapt_feat' if name == 'hapt6' else name}.npz"
+    if not path.exists():
+        return generated(name)
+    with np.load(path, allow_pickle=False) as data:
         x, y = data["X"].astype(np.float32), data["y"].astype(np.int64)
         if name != "hapt6":
             return Recording(name, x, y, max(20, len(x) // 10))
@@ -308,6 +324,9 @@ RIVALS: dict[str, Callable[[Recording, int, float], dict[str, Any]]] = {
     "adaptive random forest (10) without drift resets": rivering("without"),
 }
 OF_RIVER = [name for name in RIVALS if "logistic" in name or "tree" in name or "forest" in name]
+RECORDED = Path(os.environ.get("EDGED_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+"""The folder of the recorded streams."""
+
 STREAMS = ["elec2", "noaa_weather", "hapt6", "sea", "occupancy"]
 
 
@@ -340,7 +359,7 @@ def main() -> None:
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     parser = options(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the directory of the recorded streams")
+    parser.add_argument("--data", type=Path, default=RECORDED, help="the directory of the recorded streams")
     parser.add_argument("--streams", default=",".join(STREAMS), help="names, separated by commas")
     parser.add_argument("--rivals", help="names, separated by commas; all that are installed when absent")
     parser.add_argument("--seeds", type=int, default=3)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import edged.lazy_imports  # noqa: F401  before anything that imports what it keeps out
 from edged import __version__, logs
-from edged.config import loader
+from edged.config import Config, loader
 from edged.device import Device
 from edged.device.commands.replacement import ConfigFile, Restart, new_failure
 from edged.device.startup.open_state import record_failed_start, record_shutdown
@@ -23,9 +24,6 @@ from edged.host.waiting import WakeupQueue
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from edged.config import Config
     from edged.device.several import SeveralStreams
 
 log = logs.get_logger("edged.daemon")

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.commands import signatures
+from edged.domain.json_fields import JsonObject
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-    from edged.domain.json_fields import JsonObject
 
 BYTES = 64
 _MAKE = "make a pair with `edged keys new -o FILE`"

@@ -10,16 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.bundles import require
-from edged.domain.child_orders import Done, MixtureOrder, StandardBundleOrder
+from edged.bundles.losses.objective import Given
+from edged.bundles.source.standardise import Statistics
+from edged.domain.child_orders import Done, MixtureOrder, StandardBundleOrder, StandardNetwork
 from edged.domain.model_files import MIX_WEIGHTS
 from edged.host.child_process import carry_out
 
 if TYPE_CHECKING:
     import onnx
-
-    from edged.bundles.losses.objective import Given
-    from edged.bundles.source.standardise import Statistics
-    from edged.domain.child_orders import StandardNetwork
 
 
 def build_standard(order: StandardBundleOrder) -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edged import __version__
@@ -18,7 +20,7 @@ from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, value_info
 from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, size_of, values_of
 from edged.bundles.graph.naming import Naming, made_with
-from edged.bundles.losses.objective import keeps_all_outputs, objective
+from edged.bundles.losses.objective import Given, Objective, keeps_all_outputs, objective
 from edged.bundles.preflight import lacking, obstacles, refusal
 from edged.bundles.source.axes import check_outputs
 from edged.bundles.source.classifiers import class_names, warn_about_probabilities
@@ -54,10 +56,6 @@ from edged.storage.models.bundles import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.bundles.losses.objective import Given, Objective
     from edged.engines.portable.description import Description
 
 INFERENCE = "inference_model.onnx"

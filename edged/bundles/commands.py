@@ -15,31 +15,29 @@ import numpy as np
 from edged.bundles.build import NAMELESS, build, check_engine
 from edged.bundles.export.parameters import get
 from edged.bundles.graph.edit import shape_of
+from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import BundleReport, inspect
-from edged.bundles.losses.objective import keeps_all_outputs, parse
+from edged.bundles.losses.objective import Given, keeps_all_outputs, parse
 from edged.bundles.preflight import Obstacle, lacking, obstacles
 from edged.bundles.source.axes import fix_sequence, refuse_open
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics, is_standardised, scaling_in_front
 from edged.bundles.source.trainable import select
+from edged.config import StreamConfig
+from edged.domain.json_fields import JsonObject
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.training.message import Message
+from edged.domain.training.optimizers import Optimizer
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import MEASURING
-from edged.storage.recordings import read_recording, read_stream
+from edged.storage.recordings import Frame, Recording, read_recording, read_stream
 
 if TYPE_CHECKING:
     import onnx
 
-    from edged.bundles.graph.naming import Naming
-    from edged.bundles.losses.objective import Given
-    from edged.config import StreamConfig
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.training.optimizers import Optimizer
-    from edged.storage.recordings import Frame, Recording
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 

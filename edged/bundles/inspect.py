@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +18,14 @@ from edged.bundles.graph.edit import shape_of
 from edged.bundles.preflight import refusal, unsafe
 from edged.bundles.source.contents import adopt_upstream, describe_upstream, is_upstream, load_graph
 from edged.bundles.source.normalise import conform, read_model
-from edged.domain.protocols import LearningRate
+from edged.domain.bundle_contents import LossOptions, Tensor
+from edged.domain.protocols import Engine, LearningRate
 from edged.domain.training.message import Message, SparseMessage
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description
 from edged.errors import BundleError
-from edged.storage.models.bundles import Bundle
-
-if TYPE_CHECKING:
-    from edged.domain.bundle_contents import LossOptions, Tensor
-    from edged.domain.protocols import Engine
-    from edged.storage.models.bundles import Standardisation
+from edged.storage.models.bundles import Bundle, Standardisation
 
 ROWS, STEPS = 8, 10
 TOLERANCE = 1e-5

@@ -21,12 +21,12 @@ from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
 from edged.domain.training.message import Message
+from edged.domain.training.optimizers import Optimizer
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
     import onnx
 
-    from edged.domain.training.optimizers import Optimizer
 
 _PORTABLE = "build with --engine portable"
 _EXPORT = f"{_PORTABLE}, or export the model in evaluation mode, without dropout"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edged.clock import SystemClock
-from edged.config import loader
+from edged.config import Config, loader
 from edged.device.admin.arrivals import Arrivals
 from edged.device.commands.keys import counting
 from edged.device.startup.bootstrap import with_own_keys
@@ -42,7 +42,6 @@ from edged.storage.models.trust import Trust
 from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
-    from edged.config import Config
     from edged.storage.models.bundles import Bundle
 
 Level = Literal["ok", "warning", "error"]

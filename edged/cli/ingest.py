@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from edged.cli.json_output import AsJson, print_json
-from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
+from edged.cli.stream_option import Stream
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:

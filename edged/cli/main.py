@@ -31,7 +31,7 @@ from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.progress import ReplayProgress, TrainingProgress
 from edged.cli.state import audit, backup, import_data, restore, weights_app
-from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
+from edged.cli.stream_option import Stream
 from edged.cli.web import web_app
 from edged.errors import ConfigError, EdgedError, from_system
 

@@ -13,7 +13,7 @@ from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file
 from edged.cli.progress import ImportBar
-from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
+from edged.cli.stream_option import Stream
 
 
 def audit(

@@ -13,20 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from edged.config import Config
+from edged.config import Config, StreamConfig
 from edged.config.problems import all_problems, line_of, place_of
 from edged.config.streams import FOLDER, KEY, OWN, chosen, expand
 from edged.config.values import Section
 from edged.domain.messages.requests import settable
 from edged.errors import ConfigError, ConfigFileError
-
-if TYPE_CHECKING:
-    from edged.config import StreamConfig
 
 OVERLAY = "config.set.json"
 """In the state directory: what was set by command."""

@@ -6,15 +6,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    PrivateAttr,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
 
 from edged.config.values import Duration, FilePath, Providers, Schedule, Section, Share, Size, all_defaults
 from edged.domain.training.guards import GuardRules
 from edged.domain.training.optimizers import OPTIMIZERS, OPTIONS, misfit
 
 if TYPE_CHECKING:
-    from pydantic import GetJsonSchemaHandler
-    from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
 

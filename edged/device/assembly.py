@@ -31,6 +31,7 @@ from edged.device.reporting.audit import AuditTrail
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings
+from edged.device.startup.first_opening import FirstOpenings
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
 from edged.domain.commands.tasks import Handler, RunningCommands
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from edged.device.integrations.home_assistant import HomeAssistantDiscovery
     from edged.device.integrations.sparkplug import EdgeNode, StreamOfNode
     from edged.device.reporting.periodic import Endings
-    from edged.device.startup.first_opening import FirstOpenings
     from edged.device.startup.open_state import OpenState
     from edged.device.web.front import WebServer
 

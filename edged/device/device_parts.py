@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.config import Config
 from edged.device.commands.replacement import ConfigReplacement
 from edged.device.events import Events
 from edged.device.learning.conditions import BoardWatch, ClockWatch
@@ -14,17 +15,15 @@ from edged.device.outbound.reporter import will_payload
 from edged.device.pipeline import SharedThreads
 from edged.host.board import BoardReader
 from edged.host.scheduler import Scheduler
-from edged.host.systemd import Watchdog
+from edged.host.systemd import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
+from edged.host.waiting import WakeupQueue
 from edged.mqtt.client.session import Session, StreamSession
 from edged.mqtt.topics import Topics
+from edged.storage.models.registry import Registry
 
 if TYPE_CHECKING:
-    from edged.config import Config
     from edged.device.integrations.sparkplug import NodeOfStreams
-    from edged.host.systemd import Notifier
-    from edged.host.waiting import WakeupQueue
-    from edged.storage.models.registry import Registry
 
 FRESH_SECONDS, FRESH_SHARE = 10.0, 0.9  # that vital signs hold at most, and of the interval of reports
 SEVERAL = "streams"  # the one loop that the watchdog knows where several streams watch their own

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from edged import __version__, logs
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
+from edged.device.commands.replacement import StreamChanges
+from edged.device.device_parts import DeviceParts
 from edged.device.device_settings import DeviceSettings
 from edged.device.integrations import ANNOUNCED
 from edged.device.integrations.home_assistant import hub_message
+from edged.device.one_stream import RunningStream
 from edged.device.outbound.reporter import Reporter
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reports import DeviceStatus, Health, StreamLine, StreamsState
 from edged.domain.commands.delivery_policy import MessageKind
+from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Handler, RunningCommands
+from edged.mqtt.client.session import Session
+from edged.storage.models.registry import Registry
 from edged.storage.models.trust import Trust
 from edged.storage.sequence import Sequence
-
-if TYPE_CHECKING:
-    from edged.device.commands.replacement import StreamChanges
-    from edged.device.device_parts import DeviceParts
-    from edged.device.one_stream import RunningStream
-    from edged.domain.commands.rules import Answer, Request
-    from edged.mqtt.client.session import Session
-    from edged.storage.models.registry import Registry
 
 log = logs.get_logger("edged.device")
 

@@ -8,15 +8,13 @@ its sample) is no listener: stages call each other directly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from edged.device.reports import Report, StreamMetrics
-    from edged.domain.events import Event
-    from edged.domain.judging.predictions import Predictions
+from edged.device.reports import Report, StreamMetrics
+from edged.domain.events import Event
+from edged.domain.judging.predictions import Predictions
 
 
 class Listener:

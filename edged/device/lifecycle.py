@@ -5,22 +5,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.clock import SystemClock
-from edged.config import loader
+from edged.config import Config, loader
 from edged.device.device_parts import DeviceParts
 from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import open_state
 from edged.errors import ConfigError
+from edged.host.systemd import Notifier
+from edged.host.waiting import WakeupQueue
 from edged.storage.models.trust import Trust
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.host.systemd import Notifier
-    from edged.host.waiting import WakeupQueue
 
 log = logs.get_logger("edged.device")
 

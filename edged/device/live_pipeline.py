@@ -10,15 +10,15 @@ from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Pipeline, label_requests
 from edged.device.serving import ServingWorker
 from edged.device.serving.label_requester import LabelRequester
+from edged.domain.judging.latencies import Latencies
 from edged.domain.stream.admission import AdmissionControl
+from edged.host.systemd import Watchdog
+from edged.mqtt.client.session import Session, StreamSession
 from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
     from edged.device.pipeline import Host, SharedThreads
     from edged.device.startup.open_state import OpenState
-    from edged.domain.judging.latencies import Latencies
-    from edged.host.systemd import Watchdog
-    from edged.mqtt.client.session import Session, StreamSession
 
 
 class LivePipeline(Pipeline):

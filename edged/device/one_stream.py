@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from edged import __version__, logs
 from edged.device.assembly import Assembly
@@ -12,10 +11,8 @@ from edged.device.learning.conditions import Pacer
 from edged.domain.events import DaemonStarted
 from edged.errors import StorageError
 from edged.host.systemd import LoopWatch
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.topics import widest
-
-if TYPE_CHECKING:
-    from edged.mqtt.client.message import ReceivedMessage
 
 log = logs.get_logger("edged.device")
 

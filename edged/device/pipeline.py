@@ -11,12 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edged.clock import Clock
+from edged.config import Config
+from edged.config.judging import LabelsConfig
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.worker import CANCELLED
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import HeadTeacher, Predictor
+from edged.device.startup.recovery import UnfinishedRun
 from edged.device.startup.restore import (
     restore_anomalies,
     restore_drift,
@@ -27,21 +32,16 @@ from edged.device.startup.restore import (
 from edged.domain.judging.paired_test import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.labels.label_requests import LabelRequests
+from edged.domain.protocols import ModelReader
+from edged.domain.stream.schema import Schema
 from edged.host.turns import TurnThreads
+from edged.storage.models.bundles import Bundle
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.config.judging import LabelsConfig
     from edged.device.events import Events
-    from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
-    from edged.device.startup.recovery import UnfinishedRun
-    from edged.domain.protocols import ModelReader
-    from edged.domain.stream.schema import Schema
-    from edged.storage.models.bundles import Bundle
-    from edged.storage.models.registry import Registry
-    from edged.storage.samples.log import SampleLog
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged.domain.audit_chain import Link
 from edged.domain.drift.signals import DriftSignal
 from edged.domain.events import Event
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.latencies import LatencyPercentiles
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.stream.anomaly_rules import AlarmFigures
@@ -19,11 +20,6 @@ from edged.host.vitals import BoardVitals, Vitals
 from edged.storage.journal.journal import RunRecord
 from edged.storage.journal.last_run import read_status
 from edged.storage.outbox.tables import OutboxBacklog
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from edged.domain.json_fields import JsonObject
 
 PACE_SECONDS = 3600.0
 

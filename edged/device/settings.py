@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import logs
-from edged.config import loader
+from edged.config import Config, loader
+from edged.config.web import WebConfig
 from edged.domain.json_fields import JsonObject
 from edged.domain.messages.requests import settable
 from edged.domain.training.message import Message
 from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
+from edged.storage.models.registry import Registry
 
 if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.config.web import WebConfig
     from edged.device.live_pipeline import LivePipeline
-    from edged.storage.models.registry import Registry
 
 log = logs.get_logger("edged.settings")
 

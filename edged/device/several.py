@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged import logs
 from edged.clock import SystemClock
-from edged.config import loader
+from edged.config import Config, loader
 from edged.config.streams import OWN
 from edged.device.device_parts import SEVERAL, DeviceParts
 from edged.device.device_topics import DeviceTopics
@@ -23,20 +23,17 @@ from edged.device.lifecycle import WATCH_SECONDS
 from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import open_state, record_failed_start
+from edged.device.web.front import WebParts, WebServer
+from edged.domain.child_orders import Opened
 from edged.domain.events import StreamFailed
 from edged.errors import ConfigError, CorruptError, EdgedError, RefusedError, from_system
+from edged.host.systemd import Notifier
+from edged.host.waiting import WakeupQueue
+from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.files.damaged_database import rename_damaged
 from edged.storage.models.registry import Registry
 from edged.storage.models.trust import Trust
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.device.web.front import WebParts, WebServer
-    from edged.domain.child_orders import Opened
-    from edged.host.systemd import Notifier
-    from edged.host.waiting import WakeupQueue
-    from edged.mqtt.client.message import ReceivedMessage
 
 log = logs.get_logger("edged.device")
 

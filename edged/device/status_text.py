@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.charts.figures import NONE, count, figure, plain, size
-from edged.device.reports import LastRun, StoredStatus
+from edged.device.reports import (
+    DriftStatus,
+    FlashPace,
+    LastRun,
+    ModelStatus,
+    StoredModel,
+    StoredStatus,
+    StoredTraining,
+    StreamStatus,
+    TrainingStatus,
+)
 from edged.domain.commands.rules import CLOCK_SET
+from edged.domain.judging.metrics import QualityFigures
 from edged.domain.text import repeating_wins, runs, when
-
-if TYPE_CHECKING:
-    from edged.device.reports import (
-        DriftStatus,
-        FlashPace,
-        ModelStatus,
-        StoredModel,
-        StoredTraining,
-        StreamStatus,
-        TrainingStatus,
-    )
-    from edged.domain.judging.metrics import QualityFigures
-    from edged.domain.training.trainer_messages import RunProgress
-    from edged.host.vitals import BoardVitals
-    from edged.storage.journal.journal import RunRecord
+from edged.domain.training.trainer_messages import RunProgress
+from edged.host.vitals import BoardVitals
+from edged.storage.journal.journal import RunRecord
 
 TROUBLES = {"throttled": "CPU throttled", "under_voltage": "undervoltage", "on_battery": "on battery"}
 ENOUGH_LABELS = 100  # for live quality to be compared

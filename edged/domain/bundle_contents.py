@@ -7,14 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message, SparseMessage
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 REBUILD = "build the bundle again with `edged artifacts build`"
 # Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from edged.domain.drift.signals import DriftSignal
+from edged.domain.json_fields import JsonObject
+from edged.domain.judging.verdict import Verdict
+from edged.domain.stream.anomaly_rules import AlarmChange
 from edged.domain.training.message import Message, SparseMessage
-
-if TYPE_CHECKING:
-    from edged.domain.drift.signals import DriftSignal
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.judging.verdict import Verdict
-    from edged.domain.stream.anomaly_rules import AlarmChange
-    from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunResult
+from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunResult
 
 
 @dataclass(frozen=True)

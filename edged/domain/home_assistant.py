@@ -11,11 +11,10 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.stream.schema import Task
+from edged.domain.json_fields import JsonObject
+from edged.domain.stream.schema import Task
 
 BIRTH = b"online"
 """What Home Assistant publishes on `<prefix>/status` when it has started."""

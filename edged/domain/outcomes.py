@@ -6,20 +6,16 @@ time, in the zone of the reader.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edged.charts.figures import change, count, percent, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.domain.judging.paired_test import PairedComparison
-    from edged.domain.judging.verdict import Verdict
-    from edged.domain.stream.schema import Schema, Task
-    from edged.domain.training.training_run import Candidate, RunEnd
+from edged.domain.judging.paired_test import PairedComparison
+from edged.domain.judging.verdict import Verdict
+from edged.domain.stream.schema import Schema, Task
+from edged.domain.training.training_run import Candidate, RunEnd
 
 HELD_BACK = "held-back cases"
 FIRST = "first model trained for this stream"

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.domain.commands.delivery_policy import MessageKind
+from edged.domain.commits.commit_group import JoinChanges
+from edged.domain.drift.signals import DriftSignal
+from edged.domain.labels.held_labels import HeldLabel
+from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
+from edged.domain.training.message import Message
+from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
+
 if TYPE_CHECKING:
-    from array import array
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.domain.commands.delivery_policy import MessageKind
-    from edged.domain.commits.commit_group import JoinChanges
-    from edged.domain.drift.signals import DriftSignal
-    from edged.domain.labels.held_labels import HeldLabel
-    from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
-    from edged.domain.training.message import Message
-    from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 
     # Of one label, or one after the other of several.
     Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]

@@ -6,14 +6,11 @@ This module and `edged.engines.inference` can be imported without any training p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from edged.domain.bundle_contents import BundleContents
+from edged.domain.protocols import Engine
 from edged.engines.runtime import ort
 from edged.errors import ConfigError, UnavailableError
-
-if TYPE_CHECKING:
-    from edged.domain.bundle_contents import BundleContents
-    from edged.domain.protocols import Engine
 
 __all__ = ["ENGINES", "open_engine"]
 

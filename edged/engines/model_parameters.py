@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from edged.domain.bundle_contents import Slot
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.domain.bundle_contents import BundleContents, Slot
 from edged.domain.model_files import FLOAT32, model_in
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import parameters_within, raw_offsets, whole_model
 from edged.engines.portable.description import Description, base_model, values_beside
 from edged.errors import StorageError, UnavailableError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.domain.bundle_contents import BundleContents
 
 WEIGHTS_FILE = "weights.safetensors.zst"
 

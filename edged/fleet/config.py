@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -16,11 +16,8 @@ from edged.config.problems import all_problems
 from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
 from edged.domain.federated.masking import FEWEST
-from edged.domain.federated.messages import MaskSettings, RoundSettings
+from edged.domain.federated.messages import DeviceState, MaskSettings, RoundSettings
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import DeviceState
 
 HINT = "docs/fleet-reference.md lists every key"
 IN_FLIGHT = 256

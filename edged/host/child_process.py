@@ -7,15 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from edged.domain.child_orders import Order, OrderFailed
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message, decode, encode
 from edged.errors import EdgedError
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 log = get_logger("edged.child")
 

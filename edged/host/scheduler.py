@@ -11,13 +11,11 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
+from edged.clock import Clock
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
 
 log = get_logger("edged.timetable")
 

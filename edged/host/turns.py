@@ -12,12 +12,9 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from edged.domain.protocols import Stage
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.domain.protocols import Stage
 
 log = get_logger("edged.turns")
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from edged.domain.json_fields import JsonObject
 from edged.errors import BrokerError, ConfigError
 from edged.mqtt.client.connection import SocketClient
 from edged.mqtt.topics import Topics
@@ -22,7 +23,6 @@ from edged.mqtt.topics import Topics
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from edged.domain.json_fields import JsonObject
 
 CONNECT_SECONDS = 10.0
 OPEN = ("accepted", "executing")

@@ -8,13 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
+from edged.config import MqttConfig
 from edged.errors import BrokerError, EdgedError
 from edged.mqtt.client.session import Session
-
-if TYPE_CHECKING:
-    from edged.config import MqttConfig
 
 CONNECT_SECONDS = 10.0
 MOST_WAITING = 1000  # messages without an acknowledgement

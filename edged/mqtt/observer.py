@@ -8,14 +8,11 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from edged.config import MqttConfig
 from edged.errors import BrokerError
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
-
-if TYPE_CHECKING:
-    from edged.config import MqttConfig
-    from edged.mqtt.client.message import ReceivedMessage
 
 CONNECT_SECONDS = 8.0
 REMEDY = "start the broker, or correct mqtt.host, mqtt.port, mqtt.username, mqtt.password_file and mqtt.tls"

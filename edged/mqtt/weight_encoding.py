@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import FileEntry, entry_of
 from edged.domain.training.update_manifest import TransferManifest
 from edged.domain.training.weight_coding import Coded, decode, fingerprint
 from edged.errors import CorruptError, StorageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
 
 FILE = "weights.safetensors.zst"
 ENCODING = "safetensors+zstd"

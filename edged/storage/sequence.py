@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.storage.journal.journal import Journal
+from edged.storage.journal.journal import Journal
 
 AHEAD = 1_000_000
 

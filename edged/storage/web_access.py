@@ -12,16 +12,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from edged.clock import Clock
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, RefusedError, StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, owner_only, publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
 
 FILE, LOCK = "web-access.json", "web-access.lock"
 LETTERS = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # none that looks like another; 8 of them are 39 bits

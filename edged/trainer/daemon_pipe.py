@@ -8,14 +8,10 @@ import select
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from edged.domain.federated.round_orders import ROUND_ORDERS
-from edged.domain.training.message import decode, encode
+from edged.domain.training.message import Message, decode, encode
 from edged.domain.training.trainer_messages import ORDERS, Pace, RunPaused, WriteCheckpoint
-
-if TYPE_CHECKING:
-    from edged.domain.training.message import Message
 
 KNOWN = (*ORDERS, *ROUND_ORDERS)
 HALT_SECONDS = 10.0  # between two signs of life of a run that is paused

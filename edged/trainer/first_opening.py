@@ -12,26 +12,23 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.child_orders import FirstOpening, Opened
-from edged.domain.protocols import LearningRate
+from edged.domain.protocols import Engine, LearningRate
 from edged.engines.onnx.computed_sizes import computed_size
 from edged.errors import EdgedError, RefusedError
 from edged.host.child_process import carry_out
 from edged.host.limits import confine, die_with_parent
 from edged.signing import key_id
 from edged.storage.models.bundle_archive import unpacked
+from edged.storage.models.bundles import Bundle
 from edged.storage.models.external_data import operators
 from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.signatures import open_bundle, open_signed, refuse_stale
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.domain.protocols import Engine
-    from edged.storage.models.bundles import Bundle
 
 ENDLESS = ("Loop", "SequenceMap")
 """Operators that run as often as a number in the model says; edged's own graphs have none of them."""

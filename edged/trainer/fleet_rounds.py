@@ -15,29 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edged.domain.federated.round_orders import KeptUpdate, RoundResult
-from edged.domain.protocols import LearningRate
-from edged.domain.training.weight_coding import code, decode, difference
+from edged.domain.federated.round_orders import KeptUpdate, RoundResult, TrainRound
+from edged.domain.protocols import Engine, LearningRate, Throttle
+from edged.domain.stream.sample import Window
+from edged.domain.training.weight_coding import Coded, code, decode, difference
 from edged.errors import NoDataError, RefusedError
 from edged.mqtt import weight_encoding
 from edged.mqtt.weight_encoding import fleet_model
 from edged.storage.models.sent_updates import SentUpdates
-from edged.trainer.steps import InterruptedRunError
+from edged.storage.samples.log import SampleLog
+from edged.trainer.foreign_weights import WeightImporter
+from edged.trainer.learner import Learner
+from edged.trainer.steps import BatchSampler, InterruptedRunError
+from edged.trainer.task import EngineFactory, LearningTask
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.federated.messages import RoundAnnouncement, RoundSettings
-    from edged.domain.federated.round_orders import TrainRound
-    from edged.domain.protocols import Engine, Throttle
-    from edged.domain.stream.sample import Window
-    from edged.domain.training.weight_coding import Coded
-    from edged.storage.samples.log import SampleLog
-    from edged.trainer.foreign_weights import WeightImporter
-    from edged.trainer.learner import Learner
-    from edged.trainer.steps import BatchSampler
-    from edged.trainer.task import EngineFactory, LearningTask
 
     Weights = Mapping[str, NDArray[np.float32]]
 

@@ -10,28 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edged.domain.federated.round_orders import FleetModelResult
-from edged.domain.training.training_run import Candidate, Received
+from edged.domain.federated.round_orders import FleetModelResult, TryFleetModel
+from edged.domain.protocols import Engine, Holdout
+from edged.domain.stream.sample import Window
+from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
+from edged.domain.training.training_run import Candidate, Received, Source
 from edged.domain.training.weight_coding import fingerprint
 from edged.engines.onnx.fields import parameters_within
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.mqtt import weight_encoding
 from edged.storage.journal.transfers import read_transfer
-from edged.trainer.local_models import FOREIGN, PROBE_ROWS
-from edged.trainer.task import holdout_rows, in_place, quality
+from edged.trainer.local_models import FOREIGN, PROBE_ROWS, CandidateExporter, LocalModels
+from edged.trainer.task import LearningTask, holdout_rows, in_place, quality
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.federated.messages import Quality
-    from edged.domain.federated.round_orders import TryFleetModel
-    from edged.domain.protocols import Engine, Holdout
-    from edged.domain.stream.sample import Window
-    from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
-    from edged.domain.training.training_run import Source
-    from edged.trainer.local_models import CandidateExporter, LocalModels
-    from edged.trainer.task import LearningTask
 
     Weights = Mapping[str, NDArray[np.float32]]
 

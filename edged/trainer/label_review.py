@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-from edged.domain.labels.label_review import FLOOR, class_map, drawn, review
-from edged.domain.training.trainer_messages import LabelReview, SampleMap, SuspectLabel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.labels.label_review import ReviewedLabels
-    from edged.domain.protocols import LabelledSamples, Throttle
-    from edged.domain.stream.sample import Window
-    from edged.domain.training.trainer_messages import ReviewLabels
-    from edged.trainer.task import LearningTask
+from edged.domain.labels.label_review import FLOOR, ReviewedLabels, class_map, drawn, review
+from edged.domain.protocols import LabelledSamples, Throttle
+from edged.domain.stream.sample import Window
+from edged.domain.training.trainer_messages import LabelReview, ReviewLabels, SampleMap, SuspectLabel
+from edged.trainer.task import LearningTask
 
 MOST_LABELS, MOST_BYTES = 20_000, 32 << 20  # the newest that are looked at, and their inputs
 JUDGING = 4  # for each label kept for judging so many others

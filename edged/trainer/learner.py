@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.protocols import Engine, RunControl
 from edged.domain.stream.running_statistics import fitted, scale_of
-from edged.domain.training.learner_state import Average, LearnerState
+from edged.domain.stream.sample import Window
+from edged.domain.training.learner_state import Average, LearnerState, RunPlan
 from edged.domain.training.trainer_messages import CheckpointWritten, DamagedCheckpoint, LogLine
+from edged.domain.training.training_run import Base
+from edged.errors import NonFiniteError
 from edged.storage.files.atomic import disk_errors_of_others
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.protocols import Engine, RunControl
-    from edged.domain.stream.sample import Window
-    from edged.domain.training.learner_state import RunPlan
-    from edged.domain.training.training_run import Base
-    from edged.errors import NonFiniteError
-    from edged.storage.models.checkpoints import Checkpoints, Generation
-    from edged.trainer.local_models import LocalModels
-    from edged.trainer.task import LearningTask
+from edged.storage.models.checkpoints import Checkpoints, Generation
+from edged.trainer.local_models import LocalModels
+from edged.trainer.task import LearningTask
 
 
 class Learner:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.model_files import file_name, model_in
+from edged.domain.protocols import Engine
+from edged.domain.training.training_run import Source
 from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import WEIGHTS_FILE, parameters_of
 from edged.engines.onnx.fields import parameters_in
@@ -18,17 +21,12 @@ from edged.mqtt import weight_encoding
 from edged.mqtt.weight_encoding import pack
 from edged.storage.files import atomic
 from edged.storage.files.atomic import read_manifest
+from edged.storage.models.bundles import Bundle
 from edged.storage.models.candidates import PROBE_FILES
 from edged.storage.models.registry import MODELS, champion_folder, present_reign
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.training.training_run import Source
-    from edged.storage.models.bundles import Bundle
-
     Weights = Mapping[str, NDArray[np.float32]]
-    from edged.domain.protocols import Engine
 
 FOREIGN: Source = "weights"
 

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.protocols import RunControl, Samples
+from edged.domain.stream.sample import Window
+from edged.domain.training.batch_pool import BatchPool
 from edged.domain.training.learner_state import (
     FROM_RANDOM_TIMES,
     SHORT_AFTER_DRIFT,
@@ -24,25 +27,13 @@ from edged.domain.training.learner_state import (
     scarcity,
     steps_of_epochs,
 )
-from edged.domain.training.training_run import RunResult
+from edged.domain.training.trainer_messages import RunRequest
+from edged.domain.training.training_run import RunOptions, RunResult
 from edged.errors import NoDataError, NonFiniteError
-from edged.trainer.local_models import PROBE_ROWS
-from edged.trainer.steps import TrainingLoop
-from edged.trainer.task import JUDGED_ROWS, in_place, loss_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.protocols import RunControl, Samples
-    from edged.domain.stream.sample import Window
-    from edged.domain.training.batch_pool import BatchPool
-    from edged.domain.training.trainer_messages import RunRequest
-    from edged.domain.training.training_run import RunOptions
-    from edged.trainer.learner import Learner
-    from edged.trainer.local_models import CandidateExporter
-    from edged.trainer.steps import BatchSampler
-    from edged.trainer.task import LearningTask
-
+from edged.trainer.learner import Learner
+from edged.trainer.local_models import PROBE_ROWS, CandidateExporter
+from edged.trainer.steps import BatchSampler, TrainingLoop
+from edged.trainer.task import JUDGED_ROWS, LearningTask, in_place, loss_of
 
 PART = 500  # samples that are learned together where there are many
 

@@ -7,22 +7,20 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edged.domain.protocols import LearningRate
+from edged.config import TrainingConfig
+from edged.domain.protocols import Engine, LearningRate, RunControl, Samples, StepResult
+from edged.domain.stream.sample import Window
 from edged.domain.training.batch_pool import BatchPool, KeyCache, Remembered, RowCache
 from edged.domain.training.replay import BatchMix
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.errors import TrainingError
+from edged.trainer.learner import Learner
+from edged.trainer.task import LearningTask
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, RunControl, Samples, StepResult
-    from edged.domain.stream.sample import Window
     from edged.domain.training.learner_state import LearnerState, RunPlan
-    from edged.trainer.learner import Learner
-    from edged.trainer.task import LearningTask
 
 CHECK_EVERY = 32
 AVERAGE_EVERY = 8  # steps between two looks at the weights; a run's last ones count, too

@@ -8,28 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.config import TrainingConfig
 from edged.domain.federated.messages import Quality
 from edged.domain.judging.outputs import answers, errors
 from edged.domain.model_files import file_name
+from edged.domain.protocols import Engine, Holdout
+from edged.domain.stream.sample import Window
+from edged.domain.stream.schema import Schema
 from edged.domain.training.batch_pool import LabelForm
 from edged.domain.training.learner_state import MemoryRules
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.runtime.ort import CPU
 from edged.errors import TrainingError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, Holdout
-    from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema
-    from edged.storage.models.bundles import Bundle
+from edged.storage.models.bundles import Bundle
 
 AT_ONCE = 1024  # rows per call of a model
 JUDGED_ROWS = 1024

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from edged.config import Config
 from edged.domain.federated.round_orders import TrainRound, TryFleetModel
 from edged.domain.judging.paired_test import block_of
+from edged.domain.protocols import RunControl
 from edged.domain.training import trainer_messages as messages
+from edged.domain.training.message import Message
 from edged.errors import ConfigError, TrainingError
 from edged.host.vitals import written_bytes
 from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
@@ -22,11 +24,6 @@ from edged.trainer.local_models import CandidateExporter, LocalModels
 from edged.trainer.run import TrainingRun
 from edged.trainer.steps import BatchSampler
 from edged.trainer.task import EngineFactory, LearningTask
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.domain.protocols import RunControl
-    from edged.domain.training.message import Message
 
 
 class Trainer:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edged.bundles.autodiff.tape import Adjoint, Tape
+
 if TYPE_CHECKING:
     import onnx
-
-    from edged.bundles.autodiff.tape import Adjoint, Tape
 
     Adjoints = list[Adjoint | None]
     Forward = Callable[[onnx.NodeProto, Tape], None]

@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff import rules  # noqa: F401  it registers them
 from edged.bundles.autodiff.registry import BACKWARD, FORWARD, STOPS, ZERO
-from edged.bundles.autodiff.tape import Adjoint, broadcast, untrainable
+from edged.bundles.autodiff.tape import Adjoint, Tape, broadcast, untrainable
 from edged.bundles.graph.edit import reads
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    import onnx
-
-    from edged.bundles.autodiff.tape import Tape
-
     Refused = dict[str, BundleError]
 
 # What `source.unroll` could not write out, and what to do.

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.autodiff.tape import BATCH, TensorInfo
+from edged.bundles.autodiff.tape import BATCH, Dim, Dims, TensorInfo
 from edged.bundles.graph.edit import shape_of, subgraphs
 from edged.bundles.graph.external_data import is_elsewhere
 from edged.engines.runtime import ort
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.bundles.autodiff.tape import Dim, Dims
 
 # Rows for which a model is run to see which sizes grow with the batch.
 ROWS = (2, 3, 7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -25,9 +25,8 @@ __all__ = [
     "untrainable",
 ]
 
-if TYPE_CHECKING:
-    import onnx
-    from numpy.typing import NDArray
+import onnx
+from numpy.typing import NDArray
 
 Dim = int | str
 Dims = tuple[Dim, ...]

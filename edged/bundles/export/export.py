@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.export.forms import BASE, LEVELS, write_optimised
@@ -30,8 +31,6 @@ from edged.storage.models.model_metadata import ModelMetadata, stored_record
 from edged.storage.recordings import read_stream
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Unpack = Callable[[bytes], dict[str, NDArray[np.float32]]]
 
 ROWS, RUNS = 256, 200

@@ -6,10 +6,10 @@ import struct
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from edged.bundles.graph import onnxruntime_generator
 from edged.domain.bundle_contents import Slot, StoredForm
@@ -20,10 +20,6 @@ from edged.engines.onnx.flatbuffer import root
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, CorruptError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 SUFFIX = ".ort"
 # Layouts for this machine's processor alone are not among them.

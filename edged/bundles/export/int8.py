@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.edit import consumed, reads
 from edged.bundles.graph.writer import NodeWriter
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Convolutions of onnxruntime's CPU take unsigned weights alone. In products x86 without VNNI adds pairs of
 # unsigned times signed integers in 16 bits, which overflow: the result was off by a quarter of the largest.

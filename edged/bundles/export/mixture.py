@@ -6,18 +6,16 @@ All of them are constants in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from edged.bundles.graph.writer import NodeWriter
+from edged.domain.child_orders import LinearHead, MixtureOrder
 from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from edged.domain.child_orders import LinearHead, MixtureOrder
 
 
 def export_mixture(order: MixtureOrder) -> None:

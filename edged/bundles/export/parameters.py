@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,12 @@ from edged.bundles.source.contents import ModelContents, held_in
 from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
 from edged.engines.native import checkpoint as training_checkpoint
-from edged.engines.native.checkpoint import Property
+from edged.engines.native.checkpoint import Property, TrainingCheckpoint
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import raw_offsets
 from edged.errors import ConfigError
 from edged.storage.files.atomic import disk_errors, publish_file, staging_path
 from edged.storage.models.bundles import DESCRIPTION, Bundle, publish, seal
-
-if TYPE_CHECKING:
-    from edged.engines.native.checkpoint import TrainingCheckpoint
 
 Floats = NDArray[np.float32]
 

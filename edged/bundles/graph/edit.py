@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
 
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from edged.storage.models.bundles import Tensor
+from edged.storage.models.bundles import Tensor
 
 # What onnx.load raises for bytes that are no model; its package has no type information.
 DecodeError: type[Exception] = importlib.import_module("google.protobuf.message").DecodeError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 from safetensors.numpy import save_file
@@ -19,8 +20,6 @@ from edged.engines.native import checkpoint as training_checkpoint
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.engines.native.checkpoint import TrainingCheckpoint
 
     Values = dict[str, NDArray[np.float32]]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 
 from edged.domain.nearest import one_of
+from edged.domain.stream.schema import Schema
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from edged.domain.stream.schema import Schema
-    from edged.storage.models.bundles import Bundle
+from edged.storage.models.bundles import Bundle
 
 
 @dataclass(frozen=True)

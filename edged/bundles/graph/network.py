@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 OPSET = 17
 IR_VERSION = 8

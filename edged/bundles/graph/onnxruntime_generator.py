@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,14 +21,11 @@ from onnx import helper, numpy_helper
 from edged.bundles.autodiff.rules.recurrent import STATES
 from edged.bundles.graph.edit import opset_of
 from edged.bundles.graph.writer import NodeWriter, constant_node
-from edged.domain.training.optimizers import EPSILON
+from edged.domain.training.optimizers import EPSILON, Optimizer
 from edged.engines.native import api
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from edged.domain.training.optimizers import Optimizer
 
 MAX_IR_VERSION = 10
 TRAINING, EVALUATION, OPTIMIZER = "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"

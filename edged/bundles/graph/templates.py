@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper
 
 from edged.bundles.graph.network import INPUT, IR_VERSION, OPSET, Activation, Network, check_sizes
 from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    import onnx
-
 
 __all__ = ["IR_VERSION", "OPSET", "Activation", "autoencoder", "cnn1d", "cnn2d", "gru", "mlp"]
 

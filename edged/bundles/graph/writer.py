@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    import onnx
-    from numpy.typing import NDArray
 
 Shape = tuple[int | None, ...]
 

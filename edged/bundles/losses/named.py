@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 from onnx import numpy_helper
 
 from edged.bundles.graph.writer import NodeWriter
 from edged.domain.bundle_contents import LossOptions
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Tensor
-
-if TYPE_CHECKING:
-    import onnx
 
 LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
 OUTPUT = "loss"

@@ -7,18 +7,14 @@ operator specification.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, numpy_helper
 
 from edged.bundles.graph.writer import attributes_of, untrainable
-from edged.bundles.source.known import WAITING
-
-if TYPE_CHECKING:
-    import onnx
-
-    from edged.bundles.source.known import Informed
+from edged.bundles.source.known import WAITING, Informed
 
 # What is added to the score of a key that is not attended to: with -inf a row without any key would be NaN,
 # and so would be its gradient.

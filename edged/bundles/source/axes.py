@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper
 
 from edged.bundles.graph.edit import leave_only, rename_reads, rename_writes, shape_of
@@ -17,8 +18,6 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     AddNote = Callable[[str], None]
     Open = Mapping[tuple[str, int], str]
 

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -22,14 +21,10 @@ from edged.bundles.source.normalise import read_model
 from edged.domain.bundle_contents import CHECKPOINT_DATA
 from edged.engines.native import checkpoint
 from edged.engines.native import checkpoint as training_checkpoint
-from edged.engines.native.checkpoint import TrainingCheckpoint
+from edged.engines.native.checkpoint import Property, TrainingCheckpoint
 from edged.engines.portable.state import STATE_FILE
 from edged.errors import BundleError, CorruptError
 from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry, Tensor
-
-if TYPE_CHECKING:
-    from edged.engines.native.checkpoint import Property
-
 
 Floats = NDArray[np.float32]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -14,9 +14,6 @@ from edged.bundles.autodiff.rules.recurrent import STATES
 from edged.bundles.graph.edit import reads
 from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # What keeps zeros zeros, whatever shape it gives them.
 _SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from edged.bundles.autodiff.shapes import MOST, ROWS, constants, kinds_of
 from edged.bundles.graph.edit import opset_of, shape_of, subgraphs
-from edged.bundles.graph.writer import NodeWriter, attributes_of
+from edged.bundles.graph.writer import NodeWriter, Shape, attributes_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.bundles.graph.writer import Shape
-
     Values = dict[str, NDArray[Any]]
 
 # The domain of nodes that the version converter is to leave as they are.

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, version_converter
 
 from edged.bundles.autodiff.shapes import sizes_of
-from edged.bundles.autodiff.tape import BATCH
+from edged.bundles.autodiff.tape import BATCH, Dims
 from edged.bundles.graph import external_data
 from edged.bundles.graph.edit import (
     DecodeError,
@@ -33,8 +33,6 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from edged.bundles.autodiff.tape import Dims
-
     AddNote = Callable[[str], None]
 
 # Before it, shapes are not kept in a form that the converter reads.

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -23,11 +24,7 @@ from edged.bundles.graph.edit import refuse_taken, rename_reads, rename_writes
 from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.domain.model_files import TARGET_MEAN
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    import onnx
-
-    from edged.storage.models.bundles import Standardisation
+from edged.storage.models.bundles import Standardisation
 
 LIMIT = 10.0
 INPUT: Standardisation = {"mean": "input.mean", "scale": "input.scale"}

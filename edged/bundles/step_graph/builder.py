@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -25,12 +24,9 @@ from edged.bundles.graph.edit import needed_nodes, reads, rename_inputs, value_i
 from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
-from edged.bundles.step_graph.training_graph import LOSS, TrainingGraph
+from edged.bundles.step_graph.training_graph import LOSS, ParameterGroup, Part, TrainingGraph
+from edged.domain.training.optimizers import Optimizer
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from edged.bundles.step_graph.training_graph import ParameterGroup, Part
-    from edged.domain.training.optimizers import Optimizer
 
 SQUARES = "step.squares"
 PULL = "step.pull"  # λ of the penalty

@@ -6,16 +6,12 @@ Whatever changes from update to update comes in as a scalar: see `Scalars`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.training.optimizers import BETA1, BETA2
-
-if TYPE_CHECKING:
-    from edged.bundles.autodiff.tape import Tape
-    from edged.bundles.step_graph.training_graph import Part
-    from edged.domain.training.optimizers import Optimizer
+from edged.bundles.autodiff.tape import Tape
+from edged.bundles.step_graph.training_graph import Part
+from edged.domain.training.optimizers import BETA1, BETA2, Optimizer
 
 # Inputs of the step graph, float32 scalars that the engine computes for every update.
 SIZE, KEEP = "step.size", "step.keep"

@@ -15,17 +15,15 @@ from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
-from edged.bundles.step_graph.builder import PULL, SQUARES
+from edged.bundles.step_graph.builder import PULL, SQUARES, StepGraph
+from edged.bundles.step_graph.training_graph import TrainingGraph
+from edged.domain.training.optimizers import Optimizer
 from edged.engines.onnx.fields import raw_offsets
 from edged.engines.portable.description import Description, NamedShape, Noise, StateGroup
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from edged.bundles.step_graph.builder import StepGraph
-    from edged.bundles.step_graph.training_graph import TrainingGraph
-    from edged.domain.training.optimizers import Optimizer
-
     Shapes = Mapping[str, Sequence[int | str]]
 
 MODELS = {

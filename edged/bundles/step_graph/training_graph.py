@@ -15,11 +15,10 @@ from edged.bundles.autodiff.tape import BATCH
 from edged.bundles.graph.edit import all_names, rename_reads, rename_writes
 from edged.bundles.losses.named import OUTPUT
 from edged.errors import BundleError
+from edged.storage.models.bundles import Tensor
 
 if TYPE_CHECKING:
     import onnx
-
-    from edged.storage.models.bundles import Tensor
 
 
 # A tensor of at least this many elements is a group of its own: joining its gradient with others would

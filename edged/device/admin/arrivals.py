@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from edged.clock import Clock
+from edged.config import Config
 from edged.device.events import Events
 from edged.device.ingest import IngestNotices, Joiner, SampleDecoder
 from edged.domain.commits.commit_group import CommitGroup
+from edged.domain.protocols import Delivery
 from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, Reading
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.topics import matches
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.domain.protocols import Delivery
 
 
 @dataclass

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
-from edged.domain.audit_chain import AuditedSender, AuditEntry
+from edged.domain.audit_chain import AuditedSender, AuditEntry, Link, LoggedEntry
+from edged.domain.commands.rules import State
+from edged.domain.json_fields import JsonObject
 from edged.errors import ConfigError, CorruptError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.audit_log import Head, read_audit
-
-if TYPE_CHECKING:
-    from edged.domain.audit_chain import Link, LoggedEntry
-    from edged.domain.commands.rules import State
-    from edged.domain.json_fields import JsonObject
 
 
 def local_entry(

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.config import Config
 from edged.device.admin.audit import local_entry
 from edged.domain.training.message import Message
 from edged.errors import RefusedError
@@ -30,10 +30,6 @@ from edged.storage.files.atomic import (
 from edged.storage.files.database import connect
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.samples.tables import check_stream
-
-if TYPE_CHECKING:
-    from edged.config import Config
-
 
 FOLDER = "streams/"
 """Where the file has the backups of several streams, each as `edged backup --stream` writes it."""

@@ -7,25 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.clock import SystemClock
+from edged.config import Config
 from edged.device.admin.audit import local_entry
 from edged.device.admin.results import ImportedFile, ImportReport
 from edged.device.admin.stopped_device import lock_state
 from edged.device.startup.bootstrap import open_samples, with_context
 from edged.domain.commits.imported import ImportProgress
+from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.registry import Registry
 from edged.storage.recordings import FORMATS, FileReader, format_of, readable
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.domain.stream.sample import Batch
-    from edged.storage.samples.log import SampleLog
+from edged.storage.samples.log import SampleLog
 
 Progress = Callable[[str, int], None]
 """Receives the name of a file and how many of its samples are stored."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.config import Config
 from edged.device.admin.audit import local_entry
 from edged.device.admin.results import JudgedRun
 from edged.device.admin.stopped_device import lock_state, model_reader
@@ -16,16 +16,13 @@ from edged.device.promotion.summary import SUMMARY
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import unfinished
 from edged.domain import outcomes
+from edged.domain.protocols import RunObserver
 from edged.errors import RefusedError, StorageError
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.domain.protocols import RunObserver
 
 UNFINISHED = ("interrupted", "stopped")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.config import Config
 from edged.device.admin.audit import local_entry
 from edged.device.admin.results import ExportedModel, ListedModel, Pinned
 from edged.device.admin.stopped_device import lock_state, model_store
@@ -18,10 +18,6 @@ from edged.storage.files.atomic import publish_file
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.model_metadata import ModelMetadata
 from edged.storage.models.registry import Registry
-
-if TYPE_CHECKING:
-    from edged.config import Config
-
 
 ModelsAnswer = list[ListedModel] | ListedModel | ExportedModel | Pinned | ChampionChange
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.device.promotion.summary import StoredSummary
-from edged.device.reports import StoredTraining, StreamLine
+from edged.device.reports import DriftStatus, FlashPace, Health, StoredModel, StoredTraining, StreamLine
+from edged.domain.audit_chain import Link
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import Verdict
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.training_run import RunResult
+from edged.host.vitals import BoardVitals
 from edged.storage.journal.journal import RunRecord
 from edged.storage.models.records import ModelRecord
-
-if TYPE_CHECKING:
-    from edged.device.reports import DriftStatus, FlashPace, Health, StoredModel
-    from edged.domain.audit_chain import Link
-    from edged.domain.json_fields import JsonObject
-    from edged.host.vitals import BoardVitals
-    from edged.storage.outbox.tables import OutboxBacklog
+from edged.storage.outbox.tables import OutboxBacklog
 
 
 @dataclass(frozen=True)

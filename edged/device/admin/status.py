@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.config import Config
 from edged.device.admin.audit import head_of
 from edged.device.admin.results import LocalStatus, LocalTraining
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
@@ -19,9 +19,6 @@ from edged.storage.journal.last_run import crashed
 from edged.storage.models.registry import Registry
 from edged.storage.outbox import queue
 from edged.storage.outbox.tables import OutboxBacklog
-
-if TYPE_CHECKING:
-    from edged.config import Config
 
 STATUS_SECONDS = 5.0  # that a status may be late
 

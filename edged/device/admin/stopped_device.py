@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.config import Config
 from edged.device.promotion import ModelStore
 from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceReader
 from edged.errors import RefusedError
 from edged.storage.backup.restore import RESTORED
 from edged.storage.files.atomic import DirectoryLock
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.storage.models.registry import Registry
+from edged.storage.models.registry import Registry
 
 
 def lock_state(state: Path, command: str | None = None) -> DirectoryLock:

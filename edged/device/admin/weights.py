@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edged.domain.training.update_manifest import TransferManifest
 from edged.engines.portable.description import Description, base_model
 from edged.errors import ConfigError, RefusedError, StorageError
@@ -13,9 +16,6 @@ from edged.mqtt import weight_encoding
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     Weights = dict[str, NDArray[np.float32]]
 
 MANIFESTS = ("manifest", "manifest.json")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from edged.config import Config
 from edged.device.admin.audit import local_entry
 from edged.device.admin.results import Erased
 from edged.device.admin.stopped_device import lock_state, model_store
@@ -22,9 +22,6 @@ from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
 from edged.storage.samples.erasure import erase_files, erase_members
-
-if TYPE_CHECKING:
-    from edged.config import Config
 
 # Everything that a stream leaves in a state directory; other files in it are not touched.
 ERASED = (

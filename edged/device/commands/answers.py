@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import abc
 import json
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from edged.clock import Clock
+from edged.domain.audit_chain import AuditEntry
 from edged.domain.commands.audit import ABOUT_LABELS, CHANGES, command_entry
-from edged.domain.commands.rules import Answer, Request, answer_of, parse
-from edged.domain.commands.tasks import CommandProgress, Kind, Sender, Task, TaskProgress
+from edged.domain.commands.rules import Answer, Request, State, answer_of, parse
+from edged.domain.commands.tasks import CommandProgress, Kind, RunningCommands, Sender, Task, TaskProgress
 from edged.domain.messages.encoding import json_ready
 from edged.domain.messages.requests import READS
+from edged.domain.training.trainer_messages import RunProgress
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
-from edged.mqtt.topics import is_topic, matches
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from edged.clock import Clock
-    from edged.domain.audit_chain import AuditEntry
-    from edged.domain.commands.rules import Answer, Request, State
-    from edged.domain.commands.tasks import RunningCommands
-    from edged.domain.training.trainer_messages import RunProgress
-    from edged.mqtt.client.session import Session
-    from edged.mqtt.topics import Topics
-    from edged.storage.journal.journal import Journal
+from edged.mqtt.client.session import Session
+from edged.mqtt.topics import Topics, is_topic, matches
+from edged.storage.journal.journal import Journal
 
 log = get_logger("edged.control")
 

@@ -11,29 +11,37 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from edged.device.commands.answers import LocalCommand, TaskReporter, command_of, encoded
+from edged.clock import Clock
+from edged.config import CommandsConfig
+from edged.device.commands.answers import (
+    CommandAnswers,
+    CommandDelivery,
+    LocalCommand,
+    TaskReporter,
+    command_of,
+    encoded,
+)
 from edged.domain.commands.audit import SIGNER
-from edged.domain.commands.rules import Freshness, Request, answer_of, arguments, digest, identity, parse
-from edged.domain.commands.signatures import Authority, SigningPolicy, UsedTransactions
+from edged.domain.commands.rules import (
+    Answer,
+    Freshness,
+    Request,
+    answer_of,
+    arguments,
+    digest,
+    identity,
+    parse,
+)
+from edged.domain.commands.signatures import Authority, SigningPolicy, TrustedKeys, UsedTransactions
+from edged.domain.commands.tasks import Handler, RunningCommands, Task
 from edged.domain.messages.requests import READS, REQUESTS
 from edged.domain.messages.schema import check
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.logs import get_logger
-from edged.storage.journal.journal import CommandRecord, CommandRetention
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from edged.clock import Clock
-    from edged.config import CommandsConfig
-    from edged.device.commands.answers import CommandAnswers, CommandDelivery
-    from edged.domain.commands.rules import Answer
-    from edged.domain.commands.signatures import TrustedKeys
-    from edged.domain.commands.tasks import Handler, RunningCommands, Task
-    from edged.storage.journal.journal import Journal
-    from edged.storage.models.trust import Trust
+from edged.storage.journal.journal import CommandRecord, CommandRetention, Journal
+from edged.storage.models.trust import Trust
 
 log = get_logger("edged.control")
 

@@ -10,16 +10,15 @@ import threading
 import zlib
 from typing import TYPE_CHECKING
 
-from edged.device.commands.answers import LocalCommand, command_of
+from edged.clock import Clock
+from edged.device.commands.answers import CommandAnswers, CommandDelivery, LocalCommand, command_of
+from edged.domain.commands.signatures import Authority
+from edged.domain.commands.tasks import RunningCommands
 from edged.domain.token_bucket import TokenBucket
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.device.commands.answers import CommandAnswers, CommandDelivery
     from edged.device.commands.dispatcher import CommandDispatcher
-    from edged.domain.commands.signatures import Authority
-    from edged.domain.commands.tasks import RunningCommands
 
 RATE, BURST = 50.0, 200.0  # commands per second, and at once, in each queue
 MAX_WAITING = 100

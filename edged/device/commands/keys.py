@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from edged.config import Config
+from edged.domain.commands.rules import Answer, Request
 from edged.errors import RefusedError
 from edged.signing import key_id, parse_public
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from edged.config import Config
-    from edged.domain.commands.rules import Answer, Request
-    from edged.storage.models.trust import Trust
+from edged.storage.models.trust import Trust
 
 
 def counting(config: Config, trust: Trust) -> list[Mapping[str, Any]]:

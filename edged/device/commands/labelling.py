@@ -9,26 +9,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edged.domain.commands.rules import Answer, Request
+from edged.domain.commands.tasks import Task
 from edged.domain.commits.commit_group import Submission
 from edged.domain.labels.held_labels import HeldChange, ends, label_of
 from edged.domain.stream.observation import HoldReading
-from edged.domain.stream.sample import LabelReading, LabelUpdate
-from edged.errors import ConfigError, RefusedError, RejectedSampleError, StorageError
+from edged.domain.stream.open_classes import OpenClasses
+from edged.domain.stream.sample import LabelReading, LabelUpdate, LabelValue, StoredSample
+from edged.domain.stream.schema import Schema
+from edged.errors import ConfigError, EdgedError, RefusedError, RejectedSampleError, StorageError
 from edged.mqtt.field_access import parse_key, parse_time
 from edged.storage.journal.journal import CommandRecord
-from edged.storage.samples.label_actions import held_label
+from edged.storage.samples.label_actions import LabelAction, held_label
 from edged.storage.samples.label_history import LabelHistory
 
 if TYPE_CHECKING:
     from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
     from edged.device.live_pipeline import LivePipeline
-    from edged.domain.commands.rules import Answer, Request
-    from edged.domain.commands.tasks import Task
-    from edged.domain.stream.open_classes import OpenClasses
-    from edged.domain.stream.sample import LabelValue, StoredSample
-    from edged.domain.stream.schema import Schema
-    from edged.errors import EdgedError
-    from edged.storage.samples.label_actions import LabelAction
 
 _T = TypeVar("_T")
 HISTORY_SHARE = 16  # this part of `storage.max_bytes` may be labels of before

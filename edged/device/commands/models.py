@@ -9,11 +9,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edged.domain.commands.tasks import TaskProgress
+from edged.device.events import Events
+from edged.domain.commands.rules import Answer, Request
+from edged.domain.commands.tasks import Task, TaskProgress
 from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.metrics import score
 from edged.domain.judging.outputs import answers, errors
+from edged.domain.protocols import ServedModel
 from edged.errors import EdgedError, ModelError, RefusedError
 from edged.host.child_process import run_order
 from edged.mqtt import weight_encoding
@@ -21,13 +25,7 @@ from edged.storage.files.atomic import make_directory, publish_file, remove
 from edged.storage.models.model_metadata import ModelMetadata
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.device.events import Events
     from edged.device.live_pipeline import LivePipeline
-    from edged.domain.commands.rules import Answer, Request
-    from edged.domain.commands.tasks import Task
-    from edged.domain.protocols import ServedModel
 
 EXPORTS = "exports"
 EXPORTS_KEPT = 8

@@ -6,25 +6,20 @@ import hashlib
 import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from edged.config import loader
+from edged.config import Config, loader
 from edged.domain.commands.audit import SIGNER
+from edged.domain.commands.rules import Answer, Request
+from edged.domain.commands.tasks import Task
 from edged.domain.training.message import Message
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError, TrainingError
+from edged.host.waiting import WakeupQueue
 from edged.logs import get_logger
 from edged.storage.files.atomic import DISK, Disk, disk_errors, fsync_directory, publish_file
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from edged.config import Config
-    from edged.domain.commands.rules import Answer, Request
-    from edged.domain.commands.tasks import Task
-    from edged.host.waiting import WakeupQueue
 
 MAX_STARTS = 3  # of the daemon with a file on trial; after that the file before it is put back
 PROTECTED = ("commands", "device", "fleet", "install", "mqtt", "web")

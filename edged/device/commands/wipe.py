@@ -7,6 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from edged.device.commands.models import EXPORTS
+from edged.device.events import Events
+from edged.domain.commands.rules import Answer, Request
+from edged.domain.commands.tasks import Task
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.storage.backup.restore import copies
 from edged.storage.journal import last_run
@@ -16,11 +19,8 @@ from edged.storage.models.sent_updates import ROUNDS
 from edged.storage.samples.erasure import erase_files, erase_members
 
 if TYPE_CHECKING:
-    from edged.device.events import Events
     from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.domain.commands.rules import Answer, Request
-    from edged.domain.commands.tasks import Task
 
 USUAL = ("samples", "checkpoints", "models")
 LOOK_SECONDS = 0.2

@@ -13,19 +13,17 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from edged.config import FleetConfig
 from edged.device.events import Listener
-from edged.domain.events import FleetAccepted, FleetDeclined, FleetFailed, FleetRefused
+from edged.device.fleet_member.member import MemberHost
+from edged.device.fleet_member.round_executor import RoundExecutor
+from edged.domain.events import Event, FleetAccepted, FleetDeclined, FleetFailed, FleetRefused
 from edged.domain.federated.messages import Evaluation, FleetTopics, RoundAnnouncement, UpdateHeader, split
 from edged.domain.federated.participation import stranger
 from edged.errors import RefusedError
 from edged.mqtt.client.message import ReceivedMessage
 
 if TYPE_CHECKING:
-    from edged.config import FleetConfig
-    from edged.device.fleet_member.member import MemberHost
-    from edged.device.fleet_member.round_executor import RoundExecutor
-    from edged.domain.events import Event
-
     Sink = Callable[[ReceivedMessage], None]
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.device.fleet_member.transports import FleetTransport
 from edged.domain.federated.mask_messages import (
     JOIN,
     KEY_BYTES,
@@ -42,15 +44,12 @@ from edged.errors import RefusedError, RejectedUpdateError
 from edged.mqtt import weight_encoding
 from edged.mqtt.weight_encoding import MAX_BYTES, fleet_model
 from edged.signing import AgreementKey, decrypt, encrypt, keystream
+from edged.storage.models.fleet_models import FleetModels
+from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.device.fleet_member.transports import FleetTransport
     from edged.domain.federated.messages import FleetTopics, RoundAnnouncement, RoundSettings
     from edged.domain.federated.round_orders import KeptUpdate
-    from edged.storage.models.fleet_models import FleetModels
-    from edged.storage.models.sent_updates import SentUpdates
 
     Ring = NDArray[np.uint64]
     Doubles = NDArray[np.float64]

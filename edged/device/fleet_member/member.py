@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from edged import signing
+from edged.clock import Clock
+from edged.config import FleetConfig
 from edged.device.fleet_member.masked_rounds import MaskedRounds
+from edged.device.fleet_member.round_executor import RoundExecutor
 from edged.device.fleet_member.traffic import ModelFetcher, UpdateSender
+from edged.device.fleet_member.transports import FleetTransport
 from edged.device.learning.trainer_slot import StoppedRunError
 from edged.domain.events import (
+    Event,
     FleetAccepted,
     FleetDeclined,
     FleetFailed,
@@ -34,21 +39,15 @@ from edged.domain.federated.messages import (
     RoundAnnouncement,
     RoundSettings,
 )
-from edged.domain.federated.participation import BUDGET_USED, DAY_SECONDS, stranger
+from edged.domain.federated.participation import BUDGET_USED, DAY_SECONDS, MembershipRecord, stranger
 from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
+from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import FleetConfig
-    from edged.device.fleet_member.round_executor import RoundExecutor
-    from edged.device.fleet_member.transports import FleetTransport
-    from edged.domain.events import Event
-    from edged.domain.federated.participation import MembershipRecord
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult
-    from edged.mqtt.client.message import ReceivedMessage
 
 R = TypeVar("R")
 Fields = dict[str, Any]

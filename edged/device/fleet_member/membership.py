@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from edged.device.events import Extension
+from edged.config.fleet import FleetConfig
+from edged.device.events import Events, Extension
 from edged.device.fleet_member.local_transport import LocalTransport
 from edged.device.fleet_member.member import Member
 from edged.device.fleet_member.round_executor import RoundExecutor
-from edged.device.fleet_member.transports import MqttTransport, SignedTransport
+from edged.device.fleet_member.transports import FleetTransport, MqttTransport, SignedTransport
+from edged.device.learning.worker import TrainingWorker
+from edged.device.live_pipeline import LivePipeline
+from edged.domain.events import Event
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord
+from edged.mqtt.client.session import Session
 from edged.signing import Keys
-
-if TYPE_CHECKING:
-    from edged.config.fleet import FleetConfig
-    from edged.device.events import Events
-    from edged.device.fleet_member.transports import FleetTransport
-    from edged.device.learning.worker import TrainingWorker
-    from edged.device.live_pipeline import LivePipeline
-    from edged.domain.events import Event
-    from edged.mqtt.client.session import Session
-    from edged.storage.models.installed_bundles import ActiveBundle
-    from edged.storage.models.registry import Registry
+from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.registry import Registry
 
 RECORD = "fleet"  # name of the registry's value
 

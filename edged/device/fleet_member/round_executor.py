@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edged import __version__
-from edged.domain.federated.round_orders import TrainRound, TryFleetModel
+from edged.config.fleet import FleetConfig
+from edged.device.pipeline import Pipeline
+from edged.domain.federated.round_orders import FleetModelResult, RoundResult, TrainRound, TryFleetModel
+from edged.domain.training.message import Message
+from edged.domain.training.trainer_messages import TrainingOrder
 from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import EdgedError
+from edged.storage.models.installed_bundles import ActiveBundle
 
 if TYPE_CHECKING:
-    from edged.config.fleet import FleetConfig
-    from edged.device.pipeline import Pipeline
     from edged.domain.federated.messages import RoundAnnouncement
-    from edged.domain.federated.round_orders import FleetModelResult, RoundResult
-    from edged.domain.training.message import Message
-    from edged.domain.training.trainer_messages import TrainingOrder
-    from edged.storage.models.installed_bundles import ActiveBundle
 
 R = TypeVar("R", bound="Message")
 

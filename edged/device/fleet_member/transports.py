@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from edged.domain.commands.signatures import TrustedKeys
 from edged.domain.federated.signatures import opened_bytes, sealed_to, signer
 from edged.logs import get_logger
+from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.client.session import Session
 from edged.signing import Sealer
 
 if TYPE_CHECKING:
-    from edged.domain.commands.signatures import TrustedKeys
     from edged.domain.federated.messages import FleetTopics
-    from edged.mqtt.client.message import ReceivedMessage
-    from edged.mqtt.client.session import Session
 
 log = get_logger("edged.fleet")
 

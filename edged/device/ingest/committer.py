@@ -14,26 +14,21 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edged.clock import Ages
+from edged.clock import Ages, Clock
+from edged.config import Config
+from edged.device.ingest.decoder import SampleDecoder
 from edged.domain.commits.commit_delay import CommitDelay
-from edged.domain.commits.commit_group import CommitBacklog
-from edged.domain.commits.redelivery import Redelivery
-from edged.domain.stream.sample import LabelUpdate, Rejected
+from edged.domain.commits.commit_group import CommitBacklog, CommitGroup, Submission
+from edged.domain.commits.redelivery import Packet, Redelivery
+from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink, SampleStore
+from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.errors import StorageError
-from edged.host.turns import OwnTurns
+from edged.host.systemd import Watchdog
+from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.device.ingest.decoder import SampleDecoder
     from edged.device.ingest.notices import IngestNotices
-    from edged.domain.commits.commit_group import CommitGroup, Submission
-    from edged.domain.commits.redelivery import Packet
-    from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink, SampleStore
-    from edged.domain.stream.sample import Batch
-    from edged.host.systemd import Watchdog
-    from edged.host.turns import SharedTurns
 
 log = get_logger("edged.ingest")
 

@@ -7,26 +7,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.clock import Clock
+from edged.config import StreamConfig
+from edged.domain.commits.commit_group import CommitGroup
+from edged.domain.commits.redelivery import Packet
+from edged.domain.protocols import Delivery
+from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.observation import HoldReading, Observation, Seen
 from edged.domain.stream.refusals import RefusalMonitor
-from edged.domain.stream.sample import LabelReading, Reading, Rejected
+from edged.domain.stream.sample import Batch, LabelReading, Reading, Rejected
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
 from edged.mqtt.codecs import label_codec
 from edged.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.clock import Clock
-    from edged.config import StreamConfig
     from edged.device.ingest.notices import IngestNotices
-    from edged.domain.commits.commit_group import CommitGroup
-    from edged.domain.commits.redelivery import Packet
-    from edged.domain.protocols import Delivery
-    from edged.domain.stream.admission import AdmissionControl
-    from edged.domain.stream.sample import Batch
     from edged.domain.stream.windowing import Windowing
     from edged.mqtt.codecs.compressed import Decoder
 

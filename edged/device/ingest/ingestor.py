@@ -13,31 +13,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.clock import Clock
+from edged.config import Config
+from edged.device.ingest.decoder import SampleDecoder
+from edged.device.ingest.joiner import Joiner
 from edged.domain.commits.commit_delay import FlushRequests
-from edged.domain.commits.commit_group import CommitGroup
-from edged.domain.commits.redelivery import checksum
+from edged.domain.commits.commit_group import CommitGroup, Submission
+from edged.domain.commits.redelivery import Packet, checksum
+from edged.domain.protocols import Delivery, SampleSink, SampleStore
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import RECENT, TemporalContext
 from edged.errors import RefusedError, StorageError
-from edged.host.turns import OwnTurns, SharedTurns
+from edged.host.systemd import Watchdog
+from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.clock import Clock
-    from edged.config import Config
     from edged.device.ingest.committer import GroupCommitter
-    from edged.device.ingest.decoder import SampleDecoder
-    from edged.device.ingest.joiner import Joiner
-    from edged.domain.commits.commit_group import Submission
-    from edged.domain.commits.redelivery import Packet
-    from edged.domain.protocols import Delivery, SampleSink, SampleStore
     from edged.domain.stream.windowing import Windowing
-    from edged.host.systemd import Watchdog
-    from edged.host.turns import TurnThreads
 
 log = get_logger("edged.ingest")
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edged.clock import Clock
+from edged.config import StreamConfig
 from edged.domain.commits.commit_group import CommitGroup, JoinChanges
 from edged.domain.labels.held_labels import HeldLabels
-from edged.domain.stream.observation import HoldReading
+from edged.domain.protocols import SampleStore
+from edged.domain.stream.admission import AdmissionControl
+from edged.domain.stream.observation import HoldReading, Seen
 from edged.domain.stream.sample import LabelReading, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from edged.clock import Clock
-    from edged.config import StreamConfig
     from edged.device.ingest.notices import IngestNotices
-    from edged.domain.protocols import SampleStore
-    from edged.domain.stream.admission import AdmissionControl
     from edged.domain.stream.joining import Joining
-    from edged.domain.stream.observation import Seen
 
 LOOK_SECONDS = 5.0  # between two looks for sensors that stay away
 

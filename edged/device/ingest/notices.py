@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edged.clock import Clock
 from edged.device.outbound.reporter import EventThrottle
 from edged.domain.events import (
     SampleImplausible,
@@ -14,16 +16,13 @@ from edged.domain.events import (
     SensorMoves,
     SensorStuck,
 )
+from edged.domain.stream.sample import Rejected
+from edged.domain.stream.schema import Schema
+from edged.domain.stream.stuck_sensors import StuckSensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from edged.clock import Clock
     from edged.device.events import Events
     from edged.domain.stream.joining import SensorAbsence
-    from edged.domain.stream.sample import Rejected
-    from edged.domain.stream.schema import Schema
-    from edged.domain.stream.stuck_sensors import StuckSensor
 
 MOST_STUCK = 20  # keys of one batch that are reported
 

@@ -7,17 +7,24 @@ import socket
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edged import __version__
+from edged.config import Config
 from edged.config.mqtt import DiscoveryConfig
 from edged.device.events import Extension
 from edged.device.integrations import ANNOUNCED
 from edged.device.integrations.key_states import KeyStates
-from edged.domain.events import AnomalyAlarm
+from edged.device.live_pipeline import LivePipeline
+from edged.device.outbound.publisher import OutboundRouter
+from edged.domain.events import AnomalyAlarm, Event
 from edged.domain.home_assistant import (
     BIRTH,
     AnnouncedDevice,
+    Announcement,
     announcement,
     hub_announcement,
     key_announcement,
@@ -25,25 +32,15 @@ from edged.domain.home_assistant import (
     prediction_state,
     topic,
 )
+from edged.domain.json_fields import JsonObject
+from edged.domain.judging.predictions import Predictions
+from edged.domain.stream.schema import Schema
+from edged.domain.training.message import Message
 from edged.errors import StorageError
+from edged.host.scheduler import Scheduler, Timetable
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.config import Config
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.outbound.publisher import OutboundRouter
-    from edged.domain.events import Event
-    from edged.domain.home_assistant import Announcement
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.judging.predictions import Predictions
-    from edged.domain.stream.schema import Schema
-    from edged.domain.training.message import Message
-    from edged.host.scheduler import Scheduler, Timetable
-    from edged.mqtt.client.message import ReceivedMessage
-    from edged.mqtt.client.session import Session
+from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.client.session import Session
 
 log = get_logger("edged.discovery")
 

@@ -6,21 +6,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.clock import Clock
 from edged.domain.home_assistant import labelling_state, prediction_state
+from edged.domain.judging.predictions import Predictions
+from edged.domain.labels.held_labels import HeldLabel, HeldLabels
 from edged.domain.stream.arrivals import KeyArrivals
+from edged.domain.stream.schema import Schema
 from edged.domain.training.message import Message
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.clock import Clock
-    from edged.domain.judging.predictions import Predictions
-    from edged.domain.labels.held_labels import HeldLabel, HeldLabels
-    from edged.domain.stream.schema import Schema
 
 MOST_KEYS = 32
 CHANGE_SECONDS = 0.5  # between two messages of a key at least, however often its label changes

@@ -6,23 +6,21 @@ import json
 import time
 from collections.abc import Collection, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged import __version__
+from edged.clock import Clock
+from edged.config import Config
+from edged.device.commands.inbox import CommandInbox
 from edged.device.events import Extension
+from edged.device.reports import StreamMetrics
 from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.sparkplug.edge_node import Declared, MetricSink, NodeBackend, SparkplugDevice, SparkplugNode
 from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING, MetricValue, SparkplugTopic
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.device.commands.inbox import CommandInbox
-    from edged.device.reports import StreamMetrics
-    from edged.mqtt.topics import Topics
-    from edged.storage.models.registry import Registry
+from edged.mqtt.topics import Topics
+from edged.storage.models.registry import Registry
 
 NUMBER = "sparkplug_session"
 MAX_HISTORY = 10_000  # changes kept while the broker is away, sent as historical; the oldest are dropped

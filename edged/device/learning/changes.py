@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from edged.host.turns import OwnTurns, SharedTurns
+from edged.domain.protocols import Stage
+from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.device.learning.worker import TrainingWorker
-    from edged.domain.protocols import Stage
-    from edged.host.turns import TurnThreads
 
 log = get_logger("edged.learning")
 

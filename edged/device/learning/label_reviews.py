@@ -6,22 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edged.clock import Clock
 from edged.device.events import Extension
-from edged.domain.events import TrainingFinished
-from edged.domain.stream.sample import LabelReading
+from edged.domain.events import Event, TrainingFinished
+from edged.domain.stream.sample import LabelReading, StoredSample
+from edged.domain.stream.schema import Schema
 from edged.domain.training.trainer_messages import ReviewLabels, SampleMap, SuspectLabel
 from edged.errors import EdgedError, RefusedError
 from edged.logs import get_logger
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.learning.worker import TrainingWorker
-    from edged.domain.events import Event
-    from edged.domain.stream.sample import StoredSample
-    from edged.domain.stream.schema import Schema
-    from edged.storage.models.registry import Registry
-    from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.labels")
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.drift.signals import Level
-from edged.domain.judging.regimes import Signature
+from edged.domain.drift.signals import DriftSignal, Level
+from edged.domain.judging.regimes import Regimes, Signature
+from edged.domain.stream.sample import Window
+from edged.domain.stream.schema import Schema
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.domain.drift.signals import DriftSignal
-    from edged.domain.judging.regimes import Regimes
-    from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema
-    from edged.storage.samples.log import SampleLog
+from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.recall")
 

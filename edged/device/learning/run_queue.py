@@ -5,17 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from edged.domain.training.training_run import RunOptions
+from edged.domain.commands.tasks import Task
+from edged.domain.judging.verdict import Verdict
+from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
+from edged.domain.training.training_run import JudgedCandidate, RunEnd, RunOptions
+from edged.domain.training.triggers import Triggers
 from edged.errors import EdgedError, RefusedError, TrainingError
-
-if TYPE_CHECKING:
-    from edged.domain.commands.tasks import Task
-    from edged.domain.judging.verdict import Verdict
-    from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
-    from edged.domain.training.training_run import JudgedCandidate, RunEnd
-    from edged.domain.training.triggers import Triggers
 
 
 class RunQueue:

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edged.clock import Clock
+from edged.config import Config, TrainingConfig
+from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.trainer_client import NothingNewError
 from edged.device.learning.trainer_slot import RunGain, StoppedRunError
+from edged.device.startup.recovery import UnfinishedRun
 from edged.device.startup.restore import stored_budget
 from edged.domain import outcomes
-from edged.domain.drift.signals import Level
+from edged.domain.drift.signals import DriftSignal, Level
 from edged.domain.events import (
     CheckpointDamaged,
     SampleQuarantined,
@@ -20,7 +24,9 @@ from edged.domain.events import (
     TrainingResumed,
     TrainingStarted,
 )
+from edged.domain.protocols import RunObserver
 from edged.domain.training.guards import BackoffRules, Conditions, FailureBackoff, refusals
+from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import (
     BadSamples,
     CheckpointWritten,
@@ -29,25 +35,17 @@ from edged.domain.training.trainer_messages import (
     RunProgress,
     RunRequest,
 )
-from edged.domain.training.training_run import RunCause, RunEnd, RunOptions
+from edged.domain.training.training_run import RunCause, RunEnd, RunOptions, RunResult
 from edged.domain.training.triggers import LearningPolicy, TriggerRules, Triggers
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config, TrainingConfig
     from edged.device.events import Events
-    from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.serving.predictor import Predictor
-    from edged.device.startup.recovery import UnfinishedRun
-    from edged.domain.drift.signals import DriftSignal
-    from edged.domain.protocols import RunObserver
-    from edged.domain.training.message import Message
-    from edged.domain.training.training_run import RunResult
-    from edged.storage.models.registry import Registry
-    from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.learn")
 

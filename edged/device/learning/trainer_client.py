@@ -10,11 +10,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from edged.config import Config
 from edged.device.learning.trainer_slot import RunGain, StoppedRunError, TrainerSlot
 from edged.domain.child_orders import OrderFailed
 from edged.domain.training.message import Message, decode, encode
@@ -41,12 +43,7 @@ from edged.errors import (
 from edged.host.child_process import command, ending, message_in, stop_process
 from edged.host.vitals import written_bytes
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from edged.config import Config
-    from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.installed_bundles import ActiveBundle
 
 log = get_logger("edged.trainer_process")
 

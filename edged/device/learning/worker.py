@@ -9,26 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.device.learning.changes import ChangeLoop
+from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.changes import ChangeLoop, ChangeQueue
+from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.run_queue import QueuedRun, RunQueue
+from edged.domain.commands.tasks import Task
+from edged.domain.drift.signals import DriftSignal
+from edged.domain.protocols import ServedModel
+from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunResult
 from edged.errors import EdgedError, RefusedError, StorageError
-from edged.host.turns import OwnTurns, SharedTurns
+from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
 from edged.logs import get_logger
+from edged.storage.models.registry import Registry
 from edged.storage.samples.erasure import erase_files
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
-    from edged.device.learning.anomaly_exclusion import AnomalyExclusion
-    from edged.device.learning.changes import ChangeQueue
-    from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.promotion.rollout import Rollout
-    from edged.domain.commands.tasks import Task
-    from edged.domain.drift.signals import DriftSignal
-    from edged.domain.protocols import ServedModel
-    from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunResult
-    from edged.host.turns import TurnThreads
-    from edged.storage.models.registry import Registry
-    from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.learning")
 

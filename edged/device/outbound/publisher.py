@@ -5,28 +5,24 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import abc
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from edged.clock import Clock
+from edged.config import Config
 from edged.device.events import Listener
 from edged.device.outbound.store_and_forward import StoreAndForward
+from edged.device.outbound.weight_updates import WeightUpdate, WeightUpdates
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, extended
 from edged.errors import EdgedError, StorageError
+from edged.host.turns import TurnThreads
 from edged.logs import get_logger
+from edged.mqtt.client.session import Session
+from edged.mqtt.topics import Topics
+from edged.storage.models.registry import Registry
 from edged.storage.outbox.queue import DATABASE, Outbox
-
-if TYPE_CHECKING:
-    from collections import abc
-
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.device.outbound.weight_updates import WeightUpdate, WeightUpdates
-    from edged.host.turns import TurnThreads
-    from edged.mqtt.client.session import Session
-    from edged.mqtt.topics import Topics
-    from edged.storage.models.registry import Registry
-    from edged.storage.outbox.tables import OutboxBacklog
-    from edged.storage.sequence import Sequence
+from edged.storage.outbox.tables import OutboxBacklog
+from edged.storage.sequence import Sequence
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 PUBLISHED = "weights_published"  # name of the registry's value

@@ -7,20 +7,20 @@ import threading
 from typing import TYPE_CHECKING
 
 from edged import __version__
+from edged.clock import Clock
 from edged.device.events import Listener
 from edged.device.reports import Report
 from edged.domain.commands.delivery_policy import MessageKind
+from edged.domain.events import Event
+from edged.domain.json_fields import JsonObject
+from edged.domain.protocols import Outbound
+from edged.domain.training.message import Message
 from edged.logs import get_logger
+from edged.mqtt.topics import Topics
+from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
     from edged.device.events import Events
-    from edged.domain.events import Event
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.protocols import Outbound
-    from edged.domain.training.message import Message
-    from edged.mqtt.topics import Topics
-    from edged.storage.sequence import Sequence
 
 NOT_LOGGED = {"key", "id", "values", "answer", "sample_ts", "topic", "detail", "payload"}
 """Fields of events that are of samples: the journal is out of reach of `wipe`."""

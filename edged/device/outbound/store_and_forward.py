@@ -16,20 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
+from edged.clock import Clock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.token_bucket import TokenBucket
 from edged.errors import CorruptError, StorageError
-from edged.host.turns import OwnTurns, SharedTurns
+from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
 from edged.logs import get_logger
-from edged.storage.outbox.queue import OutboxBacklog
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.host.turns import TurnThreads
-    from edged.mqtt.client.session import Session
-    from edged.storage.outbox.queue import Key, Outbox
+from edged.mqtt.client.session import Session
+from edged.storage.outbox.queue import Key, Outbox, OutboxBacklog
 
 LIVE = 64  # messages in the hands of the connection
 LATE = 8  # of those, messages from the disk: what a live one may find before it

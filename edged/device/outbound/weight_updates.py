@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from edged.domain.training.update_manifest import UpdateDescription, UpdateSamples
-from edged.domain.training.weight_coding import code, decode, fingerprint
+from edged.config import Config
+from edged.domain.json_fields import JsonObject
+from edged.domain.training.update_manifest import TransferManifest, UpdateDescription, UpdateSamples
+from edged.domain.training.weight_coding import Dtype, Weights, code, decode, fingerprint
 from edged.mqtt import weight_encoding
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.training.update_manifest import TransferManifest
-    from edged.domain.training.weight_coding import Dtype, Weights
-    from edged.storage.models.installed_bundles import ActiveBundle
-    from edged.storage.models.registry import Registry
+from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.device.promotion.evaluator import line_of
+from edged.clock import Clock
+from edged.config import Config, GateConfig
+from edged.device.promotion.evaluator import GateEvaluation, line_of
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
+from edged.domain.judging.regimes import Regimes
 from edged.domain.judging.ridge_head import Learned
-from edged.domain.judging.verdict import refuse
-from edged.domain.protocols import ServedModel
+from edged.domain.judging.verdict import Verdict, refuse
+from edged.domain.protocols import ModelReader, ServedModel
+from edged.domain.training.training_run import Candidate
 from edged.errors import EdgedError, ModelError, StorageError
 from edged.host.waiting import within
 from edged.logs import get_logger
 from edged.storage.files.atomic import remove
 from edged.storage.models.candidates import PROBE_FILES
-from edged.storage.models.records import BAD, ModelFigures
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config, GateConfig
-    from edged.device.promotion.evaluator import GateEvaluation
-    from edged.domain.judging.regimes import Regimes
-    from edged.domain.judging.verdict import Verdict
-    from edged.domain.protocols import ModelReader
-    from edged.domain.training.training_run import Candidate
-    from edged.storage.models.records import ModelRecord
-    from edged.storage.models.registry import Registry
+from edged.storage.models.records import BAD, ModelFigures, ModelRecord
+from edged.storage.models.registry import Registry
 
 log = get_logger("edged.promote")
 

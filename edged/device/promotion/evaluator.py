@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.config import Config, GateConfig
 from edged.domain import outcomes
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import GateRules, ModelComparison, judge_recalled
+from edged.domain.judging.regimes import Regimes
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
+from edged.domain.protocols import Holdout, Model, ModelReader, ServedModel
+from edged.domain.stream.sample import Window
+from edged.domain.training.training_run import Candidate
 from edged.errors import EdgedError
 from edged.host.waiting import within
 from edged.storage.models.candidates import ProbeRules, verify_candidate
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.config import Config, GateConfig
-    from edged.domain.judging.regimes import Regimes
-    from edged.domain.protocols import Holdout, Model, ModelReader, ServedModel
-    from edged.domain.stream.sample import Window
-    from edged.domain.training.training_run import Candidate
-    from edged.storage.models.registry import Registry
+from edged.storage.models.registry import Registry
 
 UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
 

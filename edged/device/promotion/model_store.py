@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from edged.clock import Clock
+from edged.config import Config
 from edged.device.promotion.candidate_store import CandidateStore
 from edged.device.promotion.evaluator import line_of
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
+from edged.domain.judging.expert_mix import Mix
+from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import file_name
+from edged.domain.protocols import Model, ModelReader, ServedModel
 from edged.errors import (
     ConfigError,
     CorruptError,
@@ -20,15 +24,8 @@ from edged.errors import (
     UnavailableError,
 )
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.domain.judging.expert_mix import Mix
-    from edged.domain.judging.regimes import Regimes
-    from edged.domain.protocols import Model, ModelReader, ServedModel
-    from edged.storage.models.records import Status
-    from edged.storage.models.registry import Registry
+from edged.storage.models.records import Status
+from edged.storage.models.registry import Registry
 
 log = get_logger("edged.promote")
 

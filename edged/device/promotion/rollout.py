@@ -13,7 +13,11 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edged.device.promotion.candidate_store import discard
+from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.domain import outcomes
 from edged.domain.events import (
     CandidateRejected,
@@ -21,24 +25,18 @@ from edged.domain.events import (
     ModelPromoted,
     ModelRolledBack,
 )
-from edged.domain.judging.verdict import RefusalStreak
-from edged.domain.training.training_run import JudgedCandidate
+from edged.domain.json_fields import JsonObject
+from edged.domain.judging.verdict import RefusalStreak, Verdict
+from edged.domain.protocols import ServedModel
+from edged.domain.stream.sample import Window
+from edged.domain.training.training_run import Candidate, JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from edged.device.events import Events
-    from edged.device.promotion.evaluator import CandidateEvaluator
     from edged.device.promotion.model_store import ModelStore
     from edged.device.serving.predictor import Predictor
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.judging.verdict import Verdict
-    from edged.domain.protocols import ServedModel
-    from edged.domain.stream.sample import Window
-    from edged.domain.training.training_run import Candidate
 
 log = get_logger("edged.succession")
 

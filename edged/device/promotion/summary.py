@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from edged.clock import Clock
 from edged.device.events import Listener
+from edged.domain.events import Event
 from edged.domain.training.message import Message
 from edged.errors import StorageError
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.domain.events import Event
-    from edged.storage.models.registry import Registry
+from edged.storage.models.registry import Registry
 
 SUMMARY = "learned"  # name of the registry's value
 SUMMARISED = (

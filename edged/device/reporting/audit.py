@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged import __version__
-from edged.config import loader
+from edged.config import Config, loader
 from edged.domain.audit_chain import AuditEntry
 from edged.errors import StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.journal.audit_log import AuditLog
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.storage.journal.journal import Journal
+from edged.storage.journal.journal import Journal
 
 CONFIGURED = "configured"  # name of the stored value
 

@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edged.device.events import Listener
+from edged.device.reports import StreamStatus
+from edged.device.settings import Settings
 from edged.device.startup.recovery import DATABASES
-from edged.domain.events import TrainingFinished, TrainingStarted
+from edged.domain.events import Event, TrainingFinished, TrainingStarted
 from edged.errors import CorruptError, StorageError
+from edged.host.scheduler import Scheduler, Timetable
+from edged.host.systemd import Notifier
 from edged.logs import get_logger
 from edged.storage.journal.last_run import write_status
+from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.reporter import Reporter
     from edged.device.reporting.status import StatusCollector
-    from edged.device.reports import StreamStatus
-    from edged.device.settings import Settings
-    from edged.domain.events import Event
-    from edged.host.scheduler import Scheduler, Timetable
-    from edged.host.systemd import Notifier
-    from edged.storage.sequence import Sequence
 
 log = get_logger("edged.daemon")
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.device.promotion.summary import stored_summary
+from edged.domain.audit_chain import Link
+from edged.storage.journal.journal import RunRecord
+from edged.storage.models.records import ModelRecord, Reign
+from edged.storage.models.registry import Registry
 
 if TYPE_CHECKING:
     from edged.device.promotion.summary import StoredSummary
-    from edged.domain.audit_chain import Link
-    from edged.storage.journal.journal import RunRecord
-    from edged.storage.models.records import ModelRecord, Reign
-    from edged.storage.models.registry import Registry
 
 
 @dataclass(frozen=True)

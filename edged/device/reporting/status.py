@@ -30,20 +30,20 @@ from edged.device.reports import (
     TrainingStatus,
     WindowCounts,
 )
+from edged.device.settings import PausedParts
+from edged.device.startup.recovery import Recovery
+from edged.domain.commands.tasks import RunningCommands
+from edged.domain.drift.signals import DriftSignal
+from edged.domain.judging.metrics import QualityFigures
+from edged.host.vitals import VitalsReader
+from edged.mqtt.client.session import Session
+from edged.storage.samples.log import Counters
 
 if TYPE_CHECKING:
     from edged.device.events import Extension
     from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.reporting.registry_facts import RegistryFacts
-    from edged.device.settings import PausedParts
-    from edged.device.startup.recovery import Recovery
-    from edged.domain.commands.tasks import RunningCommands
-    from edged.domain.drift.signals import DriftSignal
-    from edged.domain.judging.metrics import QualityFigures
-    from edged.host.vitals import VitalsReader
-    from edged.mqtt.client.session import Session
-    from edged.storage.samples.log import Counters
 
 
 class StatusCollector:

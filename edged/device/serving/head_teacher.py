@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.judging.ridge_head import RidgeHead
+from edged.domain.protocols import Samples
 from edged.domain.stream.holdout import is_holdout
+from edged.domain.stream.sample import Window
+from edged.domain.stream.schema import Schema
 from edged.errors import StorageError
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from edged.domain.judging.ridge_head import RidgeHead
-    from edged.domain.protocols import Samples
-    from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema
 
 log = get_logger("edged.serve")
 

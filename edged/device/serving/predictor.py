@@ -8,30 +8,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edged.domain.drift.live import LiveDrift
+from edged.config import GateConfig, ServingConfig
+from edged.device.serving.head_teacher import HeadTeacher
+from edged.domain.drift.live import DriftRules, LiveDrift
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
+from edged.domain.protocols import ServedModel
 from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.quantiles import quantiles
+from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import pad
 from edged.errors import ModelError, RefusedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.config import GateConfig, ServingConfig
-    from edged.device.serving.head_teacher import HeadTeacher
-    from edged.domain.drift.live import DriftRules
-    from edged.domain.json_fields import JsonObject
     from edged.domain.judging.prediction_sets import PredictionSets
-    from edged.domain.protocols import ServedModel
     from edged.domain.stream.anomaly import Anomalies
-    from edged.domain.stream.schema import Schema
 
     Outputs = tuple[NDArray[np.float32], NDArray[np.float32] | None, NDArray[np.bool_] | None]
 

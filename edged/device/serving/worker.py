@@ -10,24 +10,22 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.device.serving.label_requester import LabelRequester
 from edged.domain.events import AnomalyAlarm, DriftDetected
+from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.predictions import Predictions, encode
+from edged.domain.protocols import ModelSupervisor
+from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.errors import ModelError
-from edged.host.turns import OwnTurns, SharedTurns
+from edged.host.systemd import Watchdog
+from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.device.events import Events
-    from edged.device.serving.label_requester import LabelRequester
     from edged.device.serving.predictor import Predictor
-    from edged.domain.judging.latencies import Latencies
-    from edged.domain.protocols import ModelSupervisor
-    from edged.domain.stream.sample import Batch, LabelUpdate
-    from edged.host.systemd import Watchdog
-    from edged.host.turns import TurnThreads
 
 log = get_logger("edged.serve")
 

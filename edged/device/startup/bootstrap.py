@@ -11,9 +11,11 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from edged.domain.child_orders import CONTEXT, StandardBundleOrder, StandardNetwork
+from edged.clock import Clock
+from edged.config import Config
+from edged.domain.child_orders import CONTEXT, NetworkKind, StandardBundleOrder, StandardNetwork
 from edged.errors import BundleError, CorruptError, EdgedError, StorageError, UnavailableError
 from edged.host.child_process import run_order
 from edged.logs import get_logger
@@ -22,11 +24,6 @@ from edged.storage.files.database import CACHE_KIB
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.trust import KEYS
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.domain.child_orders import NetworkKind
 
 log = get_logger("edged.bootstrap")
 

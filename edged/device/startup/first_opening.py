@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from edged.clock import Clock
+from edged.config import Config
 from edged.config.commands import InstallConfig
-from edged.domain.child_orders import FirstOpening, Opened
+from edged.domain.child_orders import FirstOpening, Opened, OpeningKind
 from edged.errors import (
     BundleError,
     ConfigError,
@@ -23,12 +24,7 @@ from edged.logs import get_logger
 from edged.signing import key_id
 from edged.storage.files.atomic import make_directory
 from edged.storage.models.bundles import DESCRIPTION, FileEntry
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.domain.child_orders import OpeningKind
-    from edged.storage.models.trust import Trust, Way
+from edged.storage.models.trust import Trust, Way
 
 MODULE = "edged.trainer.first_opening"
 NAMES: dict[OpeningKind, str] = {"bundle": "bundle", "model": "model", "configured": "configured bundle"}

@@ -8,8 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from edged.clock import Clock
+from edged.config import Config
 from edged.device.startup.bootstrap import open_samples, with_bundle
-from edged.device.startup.recovery import CHECK_SECONDS, Recovery, recover, renumber, unfinished
+from edged.device.startup.first_opening import FirstOpenings
+from edged.device.startup.recovery import (
+    CHECK_SECONDS,
+    Recovery,
+    UnfinishedRun,
+    recover,
+    renumber,
+    unfinished,
+)
 from edged.errors import BundleError, ConfigError, CorruptError, StorageError
 from edged.host.kernel import boot_id
 from edged.logs import get_logger
@@ -20,14 +30,10 @@ from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
 from edged.storage.models.reopening_registry import ReopeningRegistry
 from edged.storage.models.signatures import open_bundle
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import Config
-    from edged.device.startup.first_opening import FirstOpenings
-    from edged.device.startup.recovery import UnfinishedRun
     from edged.storage.journal.last_run import Ending
-    from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.opening")
 

@@ -21,12 +21,12 @@ from edged.storage.files.atomic import STAGING, fsync_directory, make_directory,
 from edged.storage.files.damaged_database import damage, rename_damaged
 from edged.storage.journal import last_run
 from edged.storage.models.bundles import DESCRIPTION, finish_interrupted
+from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
     from edged.storage.journal.last_run import Boot, Reason
-    from edged.storage.models.checkpoints import Checkpoints
-    from edged.storage.models.registry import Registry
-    from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.recover")
 

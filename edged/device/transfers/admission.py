@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from edged.config import Config
 from edged.errors import ConfigError, RefusedError
 from edged.signing import key_id
-
-if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.storage.journal.transfers import TransferPurpose
-    from edged.storage.models.trust import Trust
+from edged.storage.journal.transfers import TransferPurpose
+from edged.storage.models.trust import Trust
 
 
 class Admission:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.config.commands import InstallConfig
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.learning.trainer_slot import StoppedRunError
+from edged.device.startup.first_opening import FirstOpenings
 from edged.device.transfers.admission import Admission
 from edged.domain.events import TransferInstalled, TransferOutcome
 from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
-from edged.domain.training.training_run import RunCause, RunEnd
+from edged.domain.training.training_run import Candidate, RunCause, RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
-from edged.storage.journal.transfers import chunk_file
+from edged.storage.journal.transfer_staging import TransferStaging
+from edged.storage.journal.transfers import Transfer, chunk_file
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.device.events import Events
     from edged.device.live_pipeline import LivePipeline
-    from edged.device.startup.first_opening import FirstOpenings
-    from edged.domain.training.training_run import Candidate
-    from edged.storage.journal.transfer_staging import TransferStaging
-    from edged.storage.journal.transfers import Transfer
-    from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 
 OUTCOMES = "transfers"  # name of the registry's value that remembers how the last transfers ended
 REMEMBERED = 32

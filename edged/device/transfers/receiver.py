@@ -7,23 +7,21 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from edged.config import Config
 from edged.device.events import Extension
+from edged.domain.events import TransferOutcome
 from edged.domain.training.message import SparseMessage
 from edged.errors import EdgedError
 from edged.logs import get_logger
-from edged.storage.journal.transfer_staging import ChunkResult
-from edged.storage.journal.transfers import announced
+from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.client.session import Session
+from edged.mqtt.topics import Topics
+from edged.storage.journal.transfer_staging import ChunkResult, TransferStaging
+from edged.storage.journal.transfers import Transfer, TransferPurpose, announced
 
 if TYPE_CHECKING:
-    from edged.config import Config
     from edged.device.learning.worker import TrainingWorker
     from edged.device.transfers.installer import TransferInstaller
-    from edged.domain.events import TransferOutcome
-    from edged.mqtt.client.message import ReceivedMessage
-    from edged.mqtt.client.session import Session
-    from edged.mqtt.topics import Topics
-    from edged.storage.journal.transfer_staging import TransferStaging
-    from edged.storage.journal.transfers import Transfer, TransferPurpose
 
 MOST_WAITING = 64
 MAX_CHUNK = 1024**2

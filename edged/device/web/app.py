@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,29 +11,25 @@ from urllib.parse import parse_qs
 
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
 
+from edged.device.web.api.commands import Commands
+from edged.device.web.api.event_stream import EventStream
+from edged.device.web.api.inference import Inference
+from edged.device.web.api.ingest import IngestEndpoints
+from edged.device.web.api.label_reviews import LabelEndpoints
+from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.prometheus_text import CONTENT_TYPE, PrometheusText
+from edged.device.web.api.timeline import TimelineEndpoints
+from edged.device.web.http.authentication import Access
+from edged.device.web.http.authentication import Scope as Right
 from edged.device.web.http.bodies import HttpError, refusal
 from edged.device.web.http.guard import Guard
 from edged.device.web.http.routes import GuardedRoute, Login, nothing_here
-from edged.device.web.page.page import Assets
+from edged.device.web.page.page import Assets, Page
 
 if TYPE_CHECKING:
-    from collections import Counter
-
-    from starlette.types import Message, Receive, Scope, Send
-
-    from edged.device.web.api.commands import Commands
-    from edged.device.web.api.event_stream import EventStream
-    from edged.device.web.api.inference import Inference
-    from edged.device.web.api.ingest import IngestEndpoints
-    from edged.device.web.api.label_reviews import LabelEndpoints
-    from edged.device.web.api.metrics import Metrics
-    from edged.device.web.api.timeline import TimelineEndpoints
-    from edged.device.web.http.authentication import Access
-    from edged.device.web.http.authentication import Scope as Right
     from edged.device.web.http.routes import Endpoint
-    from edged.device.web.page.page import Page
     from edged.device.web.service import Site
 
 STREAMS, MODELS = "/streams/", "/v2/models/"

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from edged.device.ingest import Ingestor
+from edged.device.serving import ServingWorker
+from edged.device.web.api.tensors import Floats
 from edged.device.web.http.bodies import HttpError
 from edged.device.web.limits import ANSWER_SECONDS, MAX_REQUESTS
 from edged.domain.commits.commit_group import Submission
 from edged.domain.judging.predictions import Predictions
+from edged.domain.stream.observation import Seen
+from edged.domain.stream.sample import Reading
+from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from edged.device.ingest import Ingestor
-    from edged.device.serving import ServingWorker
-    from edged.device.web.api.tensors import Floats
-    from edged.domain.stream.observation import Seen
-    from edged.domain.stream.sample import Reading
-    from edged.errors import EdgedError
 
 T = TypeVar("T")
 

@@ -15,27 +15,25 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from numpy.typing import NDArray
+
+from edged.config import WebConfig
+from edged.device.commands.inbox import CommandInbox
 from edged.device.events import Extension, Listener
+from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.learning.label_reviews import LabelReviews
+from edged.device.live_pipeline import LivePipeline
+from edged.device.reporting.status import StatusCollector
+from edged.device.reports import Report
 from edged.device.web.http.authentication import Tokens
 from edged.device.web.http.sockets import Sockets, fingerprint
+from edged.device.web.service import Site, Web
+from edged.domain.judging.predictions import Predictions
 from edged.errors import EdgedError, UnavailableError
 from edged.lazy_imports import lazily
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.config import WebConfig
-    from edged.device.commands.inbox import CommandInbox
-    from edged.device.fleet_member.local_transport import LocalTransport
-    from edged.device.learning.label_reviews import LabelReviews
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.reporting.status import StatusCollector
-    from edged.device.reports import Report
-    from edged.device.web.service import Site, Web
-    from edged.domain.judging.predictions import Predictions
 
 PACKAGES = ("starlette", "uvicorn")
 END_SECONDS = 2.0

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from edged.device.reports import StreamMetrics
+from numpy.typing import NDArray
+
+from edged.config import WebConfig
+from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.reports import Report, StreamMetrics
 from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
@@ -18,30 +22,21 @@ from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
 from edged.device.web.app import Endpoints, Switch, application
 from edged.device.web.bridge import ServingBridge, soon
-from edged.device.web.http.authentication import Access
+from edged.device.web.http.authentication import Access, Tokens
 from edged.device.web.http.listener import HttpListener
-from edged.device.web.http.sockets import names_of
-from edged.device.web.page.history import PageState
+from edged.device.web.http.sockets import Sockets, names_of
+from edged.device.web.page.history import Baseline, PageState
 from edged.device.web.page.page import Page
+from edged.domain.judging.predictions import Predictions
 from edged.errors import StorageError
 from edged.host.vitals import VitalsReader
 from edged.logs import get_logger
 from edged.storage.web_access import Pairing
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from numpy.typing import NDArray
     from starlette.routing import Route
 
-    from edged.config import WebConfig
-    from edged.device.fleet_member.local_transport import LocalTransport
-    from edged.device.reports import Report
     from edged.device.web.front import WebParts
-    from edged.device.web.http.authentication import Tokens
-    from edged.device.web.http.sockets import Sockets
-    from edged.device.web.page.history import Baseline
-    from edged.domain.judging.predictions import Predictions
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 HELPERS = 2  # threads for calls that might wait for the disk

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.domain.audit_chain import AuditedSender, AuditEntry
-from edged.domain.commands.rules import ENVELOPE
-
-if TYPE_CHECKING:
-    from edged.domain.commands.rules import Request
+from edged.domain.commands.rules import ENVELOPE, Request
 
 SIGNER = "signed_by"  # field of a request that the dispatcher sets
 

@@ -13,18 +13,15 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from edged.clock import Clock
 from edged.domain.commands.rules import parse
+from edged.domain.protocols import ValueStore
 from edged.errors import ConfigError, RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from edged.clock import Clock
-    from edged.domain.protocols import ValueStore
 
 HEADER = b"edged-command-2"
 FIELD = "signature"

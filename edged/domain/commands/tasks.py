@@ -6,16 +6,13 @@ import collections
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from edged.domain.commands.rules import State
+from edged.domain.commands.rules import Answer, Request, State
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.trainer_messages import RunProgress
-
-if TYPE_CHECKING:
-    from edged.domain.commands.rules import Answer, Request
-    from edged.domain.json_fields import JsonObject
-    from edged.errors import EdgedError
+from edged.errors import EdgedError
 
 Kind = Literal["now", "known", "aside", "later"]
 """How a command is executed; see `Handler`."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import collections
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.stream.sample import Batch
+from edged.domain.commits.redelivery import Packet
+from edged.domain.labels.held_labels import HeldChange, HeldLabel
+from edged.domain.stream.observation import Seen
+from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected
+from edged.errors import EdgedError
 
 if TYPE_CHECKING:
-    from array import array
-
-    from edged.domain.commits.redelivery import Packet
-    from edged.domain.labels.held_labels import HeldChange, HeldLabel
-    from edged.domain.stream.observation import Seen
-    from edged.domain.stream.sample import LabelReading, LabelUpdate, Rejected
     from edged.domain.stream.windowing import OpenWindowChanges
-    from edged.errors import EdgedError
 
 
 @dataclass

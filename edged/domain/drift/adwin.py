@@ -8,11 +8,11 @@ from math import isfinite, log, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edged.domain.drift.signals import DRIFT, NONE, WARNING, Level, require, unreadable
+from edged.domain.json_fields import JsonObject
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from edged.domain.json_fields import JsonObject
 
 # Larger readings do not count, like NaN: their squares would end in infinity and stay there.
 LARGEST = 1e100

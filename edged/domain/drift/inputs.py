@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from edged.domain.drift.signals import (
     unreadable,
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
+from edged.domain.json_fields import JsonObject
 
 Rows = NDArray[np.float32]
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edged.domain.drift.adwin import CorrelatedADWIN
+from edged.domain.drift.adwin import ADWIN, CorrelatedADWIN
 from edged.domain.drift.inputs import InputDrift, InputRules
 from edged.domain.drift.signals import NONE, Cooldown, DriftSignal, unreadable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.drift.adwin import ADWIN
-    from edged.domain.json_fields import JsonObject
+from edged.domain.json_fields import JsonObject
 
 FIRST = 200  # errors of which the mean is what is to be expected
 WIDE = 16  # features, from which on inputs are tested more seldom: a test costs 0.1 ms for each

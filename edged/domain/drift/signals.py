@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
 from edged.errors import ConfigError, CorruptError
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 
 class Level(IntEnum):

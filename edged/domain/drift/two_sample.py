@@ -6,12 +6,11 @@ from math import exp, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Sorted = NDArray[np.floating]
 
 

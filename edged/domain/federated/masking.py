@@ -17,12 +17,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.errors import CorruptError, RefusedError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Doubles = NDArray[np.float64]
     Ring = NDArray[np.uint64]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.training.message import Message
-
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import RoundAnnouncement
-    from edged.domain.federated.round_orders import KeptUpdate
 
 DAY_SECONDS = 86_400
 BUDGET_USED = "budget of bytes for today used"

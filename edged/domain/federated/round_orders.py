@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Quality, RoundAnnouncement
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import TrainingOrder
 from edged.domain.training.training_run import Candidate
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 # ---- results ---------------------------------------------------------------------------------
 

@@ -11,15 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
-from edged.domain.commands.signatures import EMPTY, FIELD, with_signature, without_signature
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from edged.domain.commands.signatures import TrustedKeys
+from edged.domain.commands.signatures import EMPTY, FIELD, TrustedKeys, with_signature, without_signature
 
 HEADER = b"edged-fleet-1"
 SIGNATURE_BYTES = 64

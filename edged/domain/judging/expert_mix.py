@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.child_orders import MixtureOrder
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.outputs import log_likelihoods, probabilities
-from edged.domain.protocols import ExpertModel
+from edged.domain.judging.ridge_head import Learned, RidgeHead
+from edged.domain.protocols import ExpertModel, Model
+from edged.domain.stream.open_classes import OpenClasses
+from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import pad
 from edged.errors import CorruptError, RefusedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.judging.ridge_head import Learned, RidgeHead
-    from edged.domain.protocols import Model
-    from edged.domain.stream.open_classes import OpenClasses
-    from edged.domain.stream.schema import Schema
-
     Floats = NDArray[np.float32]
 
 FIRST = 1.4  # sum of the first weights: what learned smoothed labels is less sure than it is right

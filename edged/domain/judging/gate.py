@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,9 @@ from edged.domain.judging.paired_test import PairedComparison, compare
 from edged.domain.judging.regimes import Regimes, elsewhere
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.outcomes import too_few
-
-if TYPE_CHECKING:
-    from edged.domain.protocols import Holdout, Model, ModelReader
-    from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema, Task
+from edged.domain.protocols import Holdout, Model, ModelReader
+from edged.domain.stream.sample import Window
+from edged.domain.stream.schema import Schema, Task
 
 Errors = NDArray[np.float64]
 

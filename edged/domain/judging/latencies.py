@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.training.message import Message
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LATENCIES = 4096
 

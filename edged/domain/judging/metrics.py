@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.json_fields import JsonObject
+from edged.domain.stream.schema import Schema
 from edged.domain.training.message import Message
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.stream.schema import Schema
 
 Array = NDArray[np.float64]
 

@@ -7,15 +7,12 @@ values in the target's own units otherwise.
 from __future__ import annotations
 
 from math import exp, log
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.model_files import FLOOR
-
-if TYPE_CHECKING:
-    from edged.domain.stream.schema import Schema
+from edged.domain.stream.schema import Schema
 
 Floats = NDArray[np.float32]
 

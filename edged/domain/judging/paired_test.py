@@ -8,18 +8,16 @@ from math import erfc, exp, lgamma, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.protocols import Holdout, PlacedHoldout
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.quantiles import quantiles
+from edged.domain.stream.sample import Window
+from edged.domain.stream.schema import Task
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.stream.schema import Task
-
     Errors = NDArray[np.float64]
-    from edged.domain.protocols import Holdout, PlacedHoldout
-    from edged.domain.stream.sample import Window
     from edged.domain.stream.windowing import WindowRules
 
 EXACT = 1000  # pairs that differ, up to which the binomial distribution is summed up

@@ -18,15 +18,13 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.json_fields import JsonObject
+from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.stream.schema import Schema
-
     Floats = NDArray[np.float32]
 
 ROWS = 200  # newest rows whose probabilities, or errors, a threshold is drawn from

@@ -10,15 +10,14 @@ from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.judging.outputs import errors
 from edged.domain.stream.open_classes import OpenClasses
+from edged.domain.stream.schema import Schema
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.judging.prediction_sets import Promise
-    from edged.domain.stream.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.drift.two_sample import holm, ks_distance, ks_p_value
+from edged.domain.json_fields import JsonObject
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, TrainingError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
-
     Inputs = NDArray[np.float32]
 
 BANK = 4  # models of earlier regimes that are tried

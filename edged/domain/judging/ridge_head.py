@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.child_orders import LinearHead
 from edged.domain.judging.outputs import log_likelihoods, probabilities
+from edged.domain.stream.schema import Schema
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.stream.schema import Schema
-
     Floats = NDArray[np.float32]
     Doubles = NDArray[np.float64]
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edged.domain.stream.observation import HoldReading
+from edged.domain.stream.sample import LabelValue, Reading
+from edged.domain.stream.schema import Schema
 from edged.domain.stream.value_words import MISSING_WORDS, number_of
 from edged.errors import RejectedSampleError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from edged.domain.stream.observation import HoldReading
-    from edged.domain.stream.sample import LabelValue, Reading
-    from edged.domain.stream.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.judging.predictions import Predictions
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.running_statistics import RunningMoments
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.judging.predictions import Predictions
 
 ASKED_KEPT = 64
 HALF_LIFE = 2000

@@ -10,24 +10,21 @@ stretch of label order around the row: what held once need not hold now.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.judging.outputs import probabilities
+from edged.domain.protocols import Throttle
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.quantiles import quantiles
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from edged.domain.protocols import Throttle
-
     Floats = NDArray[np.float32]
     Doubles = NDArray[np.float64]
     Ids = NDArray[np.int64]

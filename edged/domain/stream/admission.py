@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.stuck_sensors import FlatlineDetector, StuckSensor
 from edged.domain.token_bucket import TokenBucket
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MOST_KEYS = 10_000
 KNOWN = 100  # readings from which the usual range of a feature follows

@@ -10,17 +10,14 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.stream.anomaly_rules import AlarmChange, AlarmFigures, AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.extreme_values import SpotThreshold
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
 
 KEYS = 10_000  # keys with unusual samples that are followed at the same time, beside those in alarm
 SPIKE = 1.5  # in multiples of the threshold: scores up to it that were no alarm count as just normal

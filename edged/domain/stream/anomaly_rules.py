@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
 
 
 @dataclass(frozen=True)

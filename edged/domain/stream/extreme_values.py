@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.stream.quantiles import quantiles
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
 
 PEAKS = 200  # largest scores that the tail is fitted to, at most
 SHARE = 0.1  # ... and at most this part of all

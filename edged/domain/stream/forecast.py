@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
 
-from edged.domain.stream.sample import Batch, LabelUpdate
-
-if TYPE_CHECKING:
-    from edged.domain.stream.sample import LabelValue
-
+from edged.domain.stream.sample import Batch, LabelUpdate, LabelValue
 
 MOST_KEYS = 10_000
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.seeded_rng import STEP, splitmix
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def is_holdout(offsets: NDArray[np.int64], share: float) -> NDArray[np.bool_]:

@@ -13,15 +13,11 @@ import time
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.stream.sample import Reading
-
-if TYPE_CHECKING:
-    from edged.domain.stream.feature_rules import FeatureRule, JoinRules
-    from edged.domain.stream.observation import Observation
-    from edged.domain.stream.sample import LabelValue
+from edged.domain.stream.feature_rules import FeatureRule, JoinRules
+from edged.domain.stream.observation import Observation
+from edged.domain.stream.sample import LabelValue, Reading
 
 MOST_KEYS = 10_000
 AWAY_AFTER = 20  # samples in a row without a value, after which its sensor is reported

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.domain.stream.sample import LabelReading, Reading
+from edged.domain.stream.sample import LabelReading, LabelValue, Reading
 
 if TYPE_CHECKING:
     from edged.domain.labels.held_labels import HeldChange
-    from edged.domain.stream.sample import LabelValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.errors import RefusedError, RejectedSampleError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Floats = NDArray[np.float32]
 
 REMOVED = -1

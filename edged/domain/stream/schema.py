@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.nearest import did_you_mean, one_of
 from edged.domain.stream.open_classes import OpenClasses
 from edged.errors import ConfigError, RejectedSampleError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LARGEST = float(np.finfo(np.float32).max)
 

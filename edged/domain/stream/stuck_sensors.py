@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 MOVES = 10  # a feature must have moved so often before: a constant is no broken sensor
 PATIENCE = 10  # times its longest rest so far: a door is not stuck because it stays shut overnight

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.stream.schema import Schema
+from edged.domain.stream.schema import Schema
 
 MOST_KEYS = 4096  # whose means are known, those heard last
 RECENT = 20_000  # samples among which a restart looks for the newest of each key

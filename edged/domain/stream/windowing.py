@@ -15,14 +15,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edged.domain.stream.sample import Reading
+from edged.domain.stream.sample import LabelValue, Reading
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.stream.sample import LabelValue
-
     Row = NDArray[np.float32]
 
 SNAP = 1e-3  # of a period: a reading this near to a moment of the grid is the row of that moment

@@ -8,14 +8,13 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.protocols import StoredRows
+from edged.domain.stream.sample import Window
 from edged.errors import NoDataError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.protocols import StoredRows
-    from edged.domain.stream.sample import Window
     from edged.domain.training.replay import BatchMix, Ids
 
     Keys = Sequence[str | None]

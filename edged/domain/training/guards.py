@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 DAY = 86400
 LONGEST_SECONDS = 3600.0

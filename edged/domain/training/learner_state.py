@@ -8,15 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.training.replay import Recent, Reservoir
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
-
     Weights = Mapping[str, NDArray[np.float32]]
     Values = dict[str, NDArray[np.float32]]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from edged.domain.json_fields import JsonObject
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from edged.domain.json_fields import JsonObject
 
 SCALARS = (int, str, bool, float)
 # Types of fields, and of the JSON values of other types that they are made of.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
+from edged.domain.json_fields import JsonObject
 
 Ids = NDArray[np.int64]
 

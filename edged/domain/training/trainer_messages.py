@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.domain.child_orders import Order, OrderFailed, R_co
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
 from edged.domain.training.training_run import (
     Base,
@@ -18,9 +18,6 @@ from edged.domain.training.training_run import (
     RunOptions,
     RunResult,
 )
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 NO_DATA = "no_data"
 """Reason of an `OrderFailed` when nothing is new to learn from."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import Verdict
 from edged.domain.training.message import Message, SparseMessage
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 Base = Literal["checkpoint", "champion", "bundle"]
 """Which weights a run begins with."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from edged.domain.bundle_contents import BundleContents
 from edged.domain.model_files import FLOAT32
 from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.native import api
@@ -23,7 +24,6 @@ from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Labels
 
 STATE_FILE = "checkpoint"

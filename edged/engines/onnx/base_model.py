@@ -10,16 +10,12 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import REBUILD
+from edged.domain.bundle_contents import REBUILD, BundleContents, FileEntry, Slot
 from edged.errors import BundleError, CorruptError
-
-if TYPE_CHECKING:
-    from edged.domain.bundle_contents import BundleContents, FileEntry, Slot
 
 Floats = NDArray[np.float32]
 

@@ -10,12 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from edged.domain.protobuf import BYTES, fields, text, within
-
-if TYPE_CHECKING:
-    from edged.domain.protobuf import Field
+from edged.domain.protobuf import BYTES, Field, fields, text, within
 
 GRAPH, FUNCTION = 7, 25  # of a model
 NODE, INPUT = 1, 11  # of a graph

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain import protobuf
 from edged.domain.protobuf import Field, fields, numbers, text, value, within
 from edged.errors import BundleError, CorruptError, ModelError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.protobuf import Field
-
     Values = Mapping[str, NDArray[np.float32]]
 
 

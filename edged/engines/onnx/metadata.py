@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from edged.domain import protobuf
+from edged.domain.protobuf import Field
 from edged.engines.onnx.fields import GRAPH, INPUT, KEY, VALUE
-
-if TYPE_CHECKING:
-    from edged.domain.protobuf import Field
 
 METADATA = 14  # ModelProto.metadata_props
 PREFIX = "edged."

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.protocols import Anchor
+from edged.engines.portable.description import Description, Noise, StateGroup
 from edged.errors import TrainingError
-
-if TYPE_CHECKING:
-    from edged.domain.protocols import Anchor
-    from edged.engines.portable.description import Description, Noise, StateGroup
 
 # Less than this is 0 in a swept moment: no weight moves by it, and more is still normal at the next sweep.
 NOTHING = 1e-30

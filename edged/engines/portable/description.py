@@ -6,23 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, Slot
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, BundleContents, FileEntry, Slot
+from edged.domain.json_fields import JsonObject
 from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
 from edged.domain.training.optimizers import OPTIMIZERS, Optimizer
 from edged.engines.onnx.base_model import BaseModel
 from edged.errors import CorruptError, TrainingError, UnavailableError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from edged.domain.bundle_contents import BundleContents, FileEntry
-    from edged.domain.json_fields import JsonObject
 
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.bundle_contents import BundleContents
 from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.portable import state
 from edged.engines.portable.buffers import StateBuffers, noise_of
@@ -22,7 +23,6 @@ from edged.engines.runtime.ort import CPU, check
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
-    from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Labels
 
 STEP_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, TrainingError)

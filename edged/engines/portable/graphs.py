@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.bundle_contents import BundleContents
+from edged.engines.portable.buffers import StateBuffers
+from edged.engines.portable.description import Description
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from edged.domain.bundle_contents import BundleContents
-    from edged.engines.portable.buffers import StateBuffers
-    from edged.engines.portable.description import Description
-
     Arrays = Mapping[str, np.ndarray]
     Sides = list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from edged.engines.runtime.lr_schedule import rate_at
+from edged.domain.training.optimizers import Optimizer
+from edged.engines.portable.description import Description
+from edged.engines.runtime.lr_schedule import Schedule, rate_at
 from edged.errors import CorruptError
-
-if TYPE_CHECKING:
-    from edged.domain.training.optimizers import Optimizer
-    from edged.engines.portable.description import Description
-    from edged.engines.runtime.lr_schedule import Schedule
-
 
 STATE_FILE = "state.safetensors"
 

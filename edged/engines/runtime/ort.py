@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.protocols import labels_of
 from edged.errors import ConfigError, NonFiniteError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.protocols import Labels
 
 

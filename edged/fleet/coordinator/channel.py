@@ -6,20 +6,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
-from edged.domain.federated.messages import split
+from edged.domain.federated.messages import FleetTopics, Receipts, split
 from edged.domain.federated.signatures import signed, signed_bytes
+from edged.fleet.coordinator.journal import CoordinatorJournal
+from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
+from edged.mqtt.client.message import ReceivedMessage
 from edged.signing import sign
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from edged.domain.federated.messages import FleetTopics, Receipts
-    from edged.fleet.coordinator.journal import CoordinatorJournal
-    from edged.fleet.rules.rounds import FleetState
-    from edged.mqtt.client.message import ReceivedMessage
 
 log = get_logger("edged.fleet")
 

@@ -12,15 +12,15 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from edged.clock import SystemClock
-from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
+from edged.clock import Clock, SystemClock
+from edged.domain.federated.messages import BaseModelInfo, FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
-from edged.domain.training.weight_coding import fingerprint
+from edged.domain.training.weight_coding import Weights, fingerprint
 from edged.errors import ConfigError, RejectedUpdateError, TrainingError
-from edged.fleet.coordinator.channel import Announcer, Inbox
-from edged.fleet.coordinator.control import ControlReader
+from edged.fleet.config import CoordinatorConfig
+from edged.fleet.coordinator.channel import Announcer, Channel, Inbox
+from edged.fleet.coordinator.control import Control, ControlReader, Order
 from edged.fleet.coordinator.devices import RoundDevices, States, choose
 from edged.fleet.coordinator.history import ModelHistory
 from edged.fleet.coordinator.journal import CoordinatorJournal, ModelOrigin, RoundRecord
@@ -56,19 +56,10 @@ from edged.fleet.rules.rounds import (
 )
 from edged.fleet.rules.verdict import StageVerdict, judge, worse_of
 from edged.logs import get_logger
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
 from edged.signing import Unsealer
-from edged.storage.files.atomic import DISK
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.domain.federated.messages import BaseModelInfo
-    from edged.domain.training.weight_coding import Weights
-    from edged.fleet.config import CoordinatorConfig
-    from edged.fleet.coordinator.channel import Channel
-    from edged.fleet.coordinator.control import Control, Order
-    from edged.mqtt.client.message import ReceivedMessage
-    from edged.storage.files.atomic import Disk
+from edged.storage.files.atomic import DISK, Disk
 
 BATCH = 256
 TICK = 0.5

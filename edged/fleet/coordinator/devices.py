@@ -11,16 +11,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import STOPPED, DeviceState
 from edged.errors import RejectedUpdateError
+from edged.fleet.config import ChooseSection, CoordinatorConfig
+from edged.fleet.coordinator.control import ControlReader
+from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.fleet.config import ChooseSection, CoordinatorConfig
-    from edged.fleet.coordinator.control import ControlReader
-    from edged.fleet.rules.rounds import FleetState
 
 WAITING_SECONDS = 30.0
 

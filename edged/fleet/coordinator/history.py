@@ -10,14 +10,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.fleet.coordinator.control import Order
+from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
-from edged.storage.files.atomic import DISK, disk_errors, fsync_directory
+from edged.storage.files.atomic import DISK, Disk, disk_errors, fsync_directory
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import DeviceState
-    from edged.fleet.coordinator.control import Order
-    from edged.fleet.rules.rounds import FleetState
-    from edged.storage.files.atomic import Disk
 
 HISTORY = "history.jsonl"
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from edged.domain.federated.messages import BaseModelInfo, split
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message, SparseMessage
@@ -25,8 +27,6 @@ from edged.storage.files.append_log import AppendLog
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.training.weight_coding import Weights
 
 COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.federated.mask_messages import ROSTER, SHARES, STEPS, UNMASK
 from edged.domain.federated.masking import FEWEST
 from edged.errors import CorruptError, RejectedUpdateError, TrainingError
+from edged.fleet.config import CoordinatorConfig
+from edged.fleet.coordinator.channel import Announcer
+from edged.fleet.coordinator.journal import CoordinatorJournal
+from edged.fleet.coordinator.updates import StoredUpdate
 from edged.fleet.rules.masks import Masks
+from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
     from edged.domain.federated.messages import UpdateHeader
-    from edged.fleet.config import CoordinatorConfig
-    from edged.fleet.coordinator.channel import Announcer
-    from edged.fleet.coordinator.journal import CoordinatorJournal
-    from edged.fleet.coordinator.updates import StoredUpdate
-    from edged.fleet.rules.rounds import FleetState
     from edged.storage.files.append_log import AppendLog
 
 AT_ONCE = 64  # messages to devices between two looks at what has come

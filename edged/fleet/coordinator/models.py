@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
@@ -23,21 +24,26 @@ from edged.errors import (
     StorageError,
     UnavailableError,
 )
+from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.journal import COURSE
-from edged.fleet.rules.aggregation import AdmittedUpdate, Aggregate, Matrix, Mean, median, trimmed_mean
+from edged.fleet.coordinator.updates import StoredUpdate
+from edged.fleet.rules.aggregation import (
+    AdmittedUpdate,
+    Aggregate,
+    Matrix,
+    Mean,
+    Reducer,
+    median,
+    trimmed_mean,
+)
+from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, unpack
 from edged.storage.files.atomic import disk_errors, publish_file, verify_directory
 from edged.storage.files.checksummed_json import read_sealed
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.training.weight_coding import Weights
-    from edged.fleet.config import CoordinatorConfig
-    from edged.fleet.coordinator.updates import StoredUpdate
-    from edged.fleet.rules.aggregation import Reducer
-    from edged.fleet.rules.layout import Layout
 
     ReducerOf = Callable[[CoordinatorConfig, Weights, int, Mapping[str, NDArray[Any]]], Reducer]
 

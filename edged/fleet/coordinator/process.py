@@ -7,18 +7,16 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged import __version__, logs
 from edged.device.web.api.prometheus_text import CONTENT_TYPE, PrometheusText
 from edged.errors import UnavailableError
 from edged.fleet.config import load
 from edged.fleet.coordinator.coordinator import Coordinator
+from edged.fleet.coordinator.status import CoordinatorStatus
 from edged.fleet.page.server import loopback
-
-if TYPE_CHECKING:
-    from edged.fleet.coordinator.status import CoordinatorStatus
-    from edged.fleet.rules.rounds import Phase
+from edged.fleet.rules.rounds import Phase
 
 PHASES: tuple[Phase, ...] = ("waiting", "open", "trial", "approval", "done")
 MOST_REASONS = 20

@@ -11,18 +11,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message
 from edged.errors import StorageError, TrainingError
+from edged.fleet.coordinator.channel import Announcer
 from edged.fleet.coordinator.journal import STATUS, RoundRecord, read_lineage
 from edged.fleet.rules.rounds import Phase
 from edged.storage.files.atomic import DirectoryLock
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
-    from edged.fleet.coordinator.channel import Announcer
 
 ROUNDS = 10
 NAMED = 200

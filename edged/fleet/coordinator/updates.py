@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from edged.domain.federated.messages import Evaluation, Receipts, UpdateHeader
 from edged.domain.training.message import SparseMessage
 from edged.errors import RejectedUpdateError
+from edged.fleet.config import CoordinatorConfig
+from edged.fleet.coordinator.control import ControlReader
+from edged.fleet.coordinator.journal import CoordinatorJournal
 from edged.fleet.rules.admission import (
     admit,
     admit_masked,
@@ -20,16 +23,13 @@ from edged.fleet.rules.admission import (
     check_sender,
     discount,
 )
+from edged.fleet.rules.layout import Layout
+from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
 from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
-    from edged.fleet.config import CoordinatorConfig
-    from edged.fleet.coordinator.control import ControlReader
-    from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.coordinator.masks import MaskKeeper
-    from edged.fleet.rules.layout import Layout
-    from edged.fleet.rules.rounds import FleetState
     from edged.storage.files.append_log import AppendLog, LogRecord
 
 HELD_BYTES = 64 * 1024**2

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.errors import CorruptError, RejectedUpdateError
+from edged.fleet.config import AdmitSection
+from edged.fleet.rules.layout import EncodedUpdate, Layout
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.federated.messages import RoundSettings, UpdateHeader
     from edged.domain.training.weight_coding import Coded, Floats
-    from edged.fleet.config import AdmitSection
-    from edged.fleet.rules.layout import EncodedUpdate, Layout
 
 T = TypeVar("T")
 

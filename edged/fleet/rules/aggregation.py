@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.errors import NoDataError
+from edged.fleet.rules.layout import Doubles, EncodedUpdate, Layout
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.training.weight_coding import Floats
-    from edged.fleet.rules.layout import Doubles, EncodedUpdate, Layout
 
 COLUMNS = 256
 RELEASED = 512

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.federated.mask_messages import (
     JOIN,
@@ -36,8 +37,6 @@ from edged.errors import CorruptError, RejectedUpdateError
 from edged.signing import AgreementKey, keystream
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Ring = NDArray[np.uint64]
     Doubles = NDArray[np.float64]
 

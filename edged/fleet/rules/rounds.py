@@ -13,14 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement
+from edged.domain.json_fields import JsonObject
+from edged.fleet.config import RoundSection
 from edged.fleet.rules.admission import KnownRound
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
-    from edged.fleet.config import RoundSection
 
 EXTENSIONS = 2
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+
+from edged.fleet.config import GateSection
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.domain.federated.messages import Evaluation, Quality
-    from edged.fleet.config import GateSection
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.clock import SystemClock
 from edged.config import Config, FleetConfig
@@ -17,16 +18,20 @@ from edged.device.fleet_member.round_executor import RoundExecutor
 from edged.device.learning.trainer_client import NothingNewError, TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.startup.bootstrap import open_samples
-from edged.domain.federated.messages import LARGEST_MODEL
+from edged.domain.events import Event
+from edged.domain.federated.messages import LARGEST_MODEL, RoundAnnouncement
 from edged.domain.federated.participation import MembershipRecord
 from edged.domain.judging.outputs import answers, errors
+from edged.domain.protocols import Model
 from edged.domain.stream.sample import Batch
+from edged.domain.stream.schema import Schema
 from edged.domain.training.message import Message
-from edged.domain.training.trainer_messages import Setup
+from edged.domain.training.trainer_messages import Setup, TrainingOrder
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model
 from edged.errors import ConfigError, NoDataError
 from edged.mqtt.weight_encoding import fleet_model
+from edged.storage.models.bundles import Bundle
 from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.trainer.trainer import Trainer
@@ -34,15 +39,7 @@ from edged.trainer.trainer import Trainer
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from numpy.typing import NDArray
-
-    from edged.domain.events import Event
-    from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult
-    from edged.domain.protocols import Model
-    from edged.domain.stream.schema import Schema
-    from edged.domain.training.trainer_messages import TrainingOrder
-    from edged.storage.models.bundles import Bundle
 
     Weights = Mapping[str, NDArray[np.float32]]
     Index = NDArray[np.int64]

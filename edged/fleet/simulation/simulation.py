@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from edged import logs
@@ -49,8 +50,6 @@ from edged.storage.recordings import read_stream
 from edged.workbench.demo.broker import EmbeddedBroker, embedded_broker
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Index = NDArray[np.int64]
 
 PATIENCE = 600.0  # seconds that a round may take

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
+from edged.config import MqttConfig
 from edged.errors import BrokerError, ConfigError
 from edged.mqtt.client.message import paho_properties
 from edged.mqtt.client.packets import PacketSocket
@@ -20,9 +22,6 @@ from edged.mqtt.optional_packages import required
 if TYPE_CHECKING:
     import ssl
 
-    from paho.mqtt.properties import Properties
-
-    from edged.config import MqttConfig
     from edged.mqtt.client.reconnect import Protocol
 
 LastWords = tuple[str, bytes, bool]

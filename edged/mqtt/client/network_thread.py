@@ -13,21 +13,19 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edged.config import MqttConfig
+from edged.domain.protocols import ConnectionListener
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.mqtt.client import connection
+from edged.mqtt.client.connection import PacketClient, Will
+from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.client.packets import PacketSocket
 from edged.mqtt.client.publisher import BrokerLimits, Publisher
 from edged.mqtt.client.reconnect import Backoff, ConnectionState, ProtocolChoice
 from edged.mqtt.client.subscriptions import Subscriptions
-
-if TYPE_CHECKING:
-    from edged.config import MqttConfig
-    from edged.domain.protocols import ConnectionListener
-    from edged.mqtt.client.connection import PacketClient, Will
-    from edged.mqtt.client.message import ReceivedMessage
-    from edged.mqtt.client.packets import PacketSocket
 
 TICK = 1.0
 

@@ -6,19 +6,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from edged.logs import get_logger
-from edged.mqtt.client.connection import refusal_remedy
-
-if TYPE_CHECKING:
-    from paho.mqtt.client import Client
-
-    from edged.mqtt.client.connection import PacketClient
-    from edged.mqtt.client.message import OutgoingMessage
-    from edged.mqtt.client.packets import PacketSocket
+from edged.mqtt.client.connection import PacketClient, refusal_remedy
+from edged.mqtt.client.message import OutgoingMessage
+from edged.mqtt.client.packets import PacketSocket
 
 MAX_INFLIGHT = 20
 FORBIDDEN_SECONDS = 60.0

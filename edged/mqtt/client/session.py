@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from edged.mqtt.client import connection
-from edged.mqtt.client.message import MessageProperties, OutgoingMessage
+from edged.mqtt.client.message import MessageProperties, OutgoingMessage, ReceivedMessage
 from edged.mqtt.client.network_thread import NetworkThread
+from edged.mqtt.client.subscriptions import Sink
 from edged.mqtt.topics import is_topic
-
-if TYPE_CHECKING:
-    from edged.mqtt.client.message import ReceivedMessage
-    from edged.mqtt.client.subscriptions import Sink
 
 
 class Session(NetworkThread):

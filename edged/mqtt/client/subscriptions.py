@@ -6,16 +6,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edged.mqtt.client.message import ReceivedMessage, SharedAcknowledgement
 from edged.mqtt.topics import check_filter, matches, specificity
-
-if TYPE_CHECKING:
-    from paho.mqtt.client import Client
 
 Sink = Callable[[ReceivedMessage], None]
 

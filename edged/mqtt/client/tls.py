@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from edged.config import MqttConfig, TlsConfig
 from edged.errors import ConfigError
 from edged.mqtt.client.packets import PacketSocket
-
-if TYPE_CHECKING:
-    from edged.config import MqttConfig, TlsConfig
 
 
 class TlsSocket(ssl.SSLSocket):

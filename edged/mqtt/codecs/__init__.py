@@ -10,19 +10,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edged.clock import Clock
+from edged.config import StreamConfig
 from edged.config.formats import OBJECTS
+from edged.domain.protocols import MessagePublisher
+from edged.domain.stream.observation import HoldReading
+from edged.domain.stream.sample import LabelReading
 from edged.mqtt.codecs import json
 from edged.mqtt.codecs.labels import LabelTopicCodec
-from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec
+from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, Parse
 
 if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import StreamConfig
-    from edged.domain.protocols import MessagePublisher
-    from edged.domain.stream.observation import HoldReading
-    from edged.domain.stream.sample import LabelReading
     from edged.mqtt.codecs.compressed import Decoder
-    from edged.mqtt.codecs.objects import Parse
 
 T = TypeVar("T")
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edged.config import StreamConfig
+from edged.domain.stream.sample import Decoded
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import POSITIONAL, ReadingFields, check_size
-
-if TYPE_CHECKING:
-    from edged.config import StreamConfig
-    from edged.domain.stream.sample import Decoded
-    from edged.mqtt.field_access import Message
+from edged.mqtt.field_access import Message
 
 MOST_LINES = 1000
 

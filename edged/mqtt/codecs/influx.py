@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edged.domain.line_protocol import Record
 from edged.domain.line_protocol import parse as parse_lines
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.objects import check_size
-
-if TYPE_CHECKING:
-    from edged.domain.line_protocol import Record
-    from edged.mqtt.codecs.objects import Parse
+from edged.mqtt.codecs.objects import Parse, check_size
 
 NANOSECONDS_FROM = 1e8  # seconds; smaller times were in a coarser unit, which `parse_time` finds
 

@@ -6,26 +6,21 @@ message brings others; a message that brings nothing usable is refused with the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edged.config import StreamConfig
+from edged.config.features import FeatureConfig
 from edged.domain.stream.observation import Observation, Seen
+from edged.domain.stream.sample import LabelValue
 from edged.domain.stream.value_words import number_of
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.labels import LabelTopicCodec
-from edged.mqtt.codecs.objects import check_size, id_at, key_of, optional, records_of, time_at
-from edged.mqtt.field_access import MISSING, Message, field, missing
+from edged.mqtt.codecs.objects import KeyOf, check_size, id_at, key_of, optional, records_of, time_at
+from edged.mqtt.field_access import MISSING, Getter, Message, field, missing
 from edged.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from edged.config import StreamConfig
-    from edged.config.features import FeatureConfig
-    from edged.domain.stream.sample import LabelValue
-    from edged.mqtt.codecs.objects import KeyOf
-    from edged.mqtt.field_access import Getter
 
 MOST_TOPICS = 10_000  # whose features are remembered
 

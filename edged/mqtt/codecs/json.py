@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import from_json
 
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import check_size
-
-if TYPE_CHECKING:
-    from edged.mqtt.field_access import Message
+from edged.mqtt.field_access import Message
 
 _SPACE = " \t\r\n"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from edged.domain.stream.sample import LabelReading, Reading
+from edged.config import StreamConfig
+from edged.config.features import FixedKey
+from edged.domain.stream.sample import Decoded, LabelReading, Reading
 from edged.errors import RejectedSampleError
 from edged.mqtt.field_access import (
     MISSING,
@@ -20,11 +22,6 @@ from edged.mqtt.field_access import (
     parse_time,
     topic_level,
 )
-
-if TYPE_CHECKING:
-    from edged.config import StreamConfig
-    from edged.config.features import FixedKey
-    from edged.domain.stream.sample import Decoded
 
 POSITIONAL = "x"
 MOST_RECORDS = 1000  # messages in one

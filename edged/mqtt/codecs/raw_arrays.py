@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from edged.config import StreamConfig
 from edged.domain.stream.sample import Decoded, Reading
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import check_size, key_of
-
-if TYPE_CHECKING:
-    from edged.config import StreamConfig
 
 
 class ArrayCodec:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.clock import Clock, SystemClock
+from edged.config import StreamConfig
+from edged.domain.stream.sample import Decoded
 from edged.errors import RejectedSampleError, UnavailableError
 from edged.mqtt.codecs.cbor import cbor_values
 from edged.mqtt.codecs.json import parse_any
 from edged.mqtt.codecs.objects import ReadingFields
 from edged.mqtt.field_access import FLOAT32_MAX, parse_time
-
-if TYPE_CHECKING:
-    from edged.config import StreamConfig
-    from edged.domain.stream.sample import Decoded
 
 VERSION = 10
 ABSOLUTE_FROM = 2**28  # seconds; smaller times are relative to now

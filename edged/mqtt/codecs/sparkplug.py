@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.clock import Clock, SystemClock
+from edged.config import StreamConfig
+from edged.domain.protocols import MessagePublisher
+from edged.domain.stream.sample import Decoded
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
 from edged.mqtt.codecs.objects import ReadingFields, check_size
@@ -29,11 +32,6 @@ from edged.mqtt.sparkplug.payload import (
     parse_topic,
     signed,
 )
-
-if TYPE_CHECKING:
-    from edged.config import StreamConfig
-    from edged.domain.protocols import MessagePublisher
-    from edged.domain.stream.sample import Decoded
 
 MOST_READINGS = 1000
 MOST_DEVICES = 1000  # births that are remembered, of the devices heard last

@@ -9,10 +9,13 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from edged.clock import Clock
+from edged.config import MqttConfig
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
 from edged.mqtt.sparkplug.payload import (
     BDSEQ,
@@ -25,11 +28,6 @@ from edged.mqtt.sparkplug.payload import (
     SparkplugTopic,
     SparkplugWire,
 )
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.config import MqttConfig
-    from edged.mqtt.client.message import ReceivedMessage
 
 LARGEST_COMMAND = 64 * 1024
 OF_ONE_MESSAGE = 200  # historical metrics

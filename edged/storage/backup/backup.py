@@ -19,9 +19,10 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from edged import __version__
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, FormatError, RefusedError, StorageError
 from edged.storage.backup import archive
@@ -36,9 +37,6 @@ from edged.storage.journal.journal import Journal
 from edged.storage.models.registry import MODELS, POINTER, present_reign
 from edged.storage.outbox import queue, tables
 from edged.storage.samples.tables import FORMAT as SAMPLES_FORMAT
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 FORMAT = 1
 HEADER = b"edged-backup-1\n"

@@ -12,14 +12,11 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.errors import CorruptError
 from edged.logs import get_logger
-from edged.storage.files.atomic import DISK, disk_errors, fsync_directory, make_directory
-
-if TYPE_CHECKING:
-    from edged.storage.files.atomic import Disk
+from edged.storage.files.atomic import DISK, Disk, disk_errors, fsync_directory, make_directory
 
 _BEFORE = struct.Struct("<III")
 

@@ -16,17 +16,13 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from edged.domain.audit_chain import AuditEntry, Link, hash_of, verify
+from edged.domain.audit_chain import AuditEntry, Link, LoggedEntry, hash_of, verify
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
-
-if TYPE_CHECKING:
-    from edged.domain.audit_chain import LoggedEntry
-    from edged.storage.journal.journal import Journal
+from edged.storage.journal.journal import Journal
 
 HEAD = "audit.head"
 MAX_BYTES = 4 * 1024**2  # of one file; of two full files the older one goes

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from edged.domain.audit_chain import AuditEntry, Link
-from edged.domain.commands.rules import OPEN
-from edged.domain.training.training_run import RunCause, RunEnd
+from edged.domain.commands.rules import OPEN, State
+from edged.domain.json_fields import JsonObject
+from edged.domain.training.training_run import Received, RunCause, RunEnd, RunResult
 from edged.errors import StorageError
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.database import (
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from edged.domain.commands.rules import State
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.training.training_run import Received, RunResult
 
     # What the kinds of runs end with.
     RunProduct: TypeAlias = RunResult | Received | RoundResult | FleetModelResult | RunEnd

@@ -11,17 +11,13 @@ import threading
 from dataclasses import asdict, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from edged.clock import Clock
 from edged.domain.bundle_contents import entry_of
 from edged.errors import ConfigError, RefusedError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, staging_path, sweep
-from edged.storage.journal.transfers import ABOUT, TransferPurpose, announced, chunk_file
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.storage.journal.transfers import Transfer
+from edged.storage.journal.transfers import ABOUT, Transfer, TransferPurpose, announced, chunk_file
 
 FOLDER = "incoming"
 EXPIRY_SECONDS = 3600.0  # without a chunk, after which a transfer gives way to another

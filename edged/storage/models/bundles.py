@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.domain.bundle_contents import (
     PARAMETERS,
@@ -21,14 +20,12 @@ from edged.domain.bundle_contents import (
     Standardisation,
     Tensor,
 )
+from edged.domain.json_fields import JsonObject
+from edged.domain.stream.schema import Schema
 from edged.errors import BundleError, CorruptError, StorageError, TrainingError
 from edged.storage.files import checksummed_json
 from edged.storage.files.atomic import DISK, STAGING, disk_errors, fsync_directory, staging_path
 from edged.storage.models.external_data import external_places
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.stream.schema import Schema
 
 __all__ = [
     "CLASSIFYING",

@@ -6,19 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.model_files import model_in
+from edged.domain.protocols import Model
 from edged.domain.stream.quantiles import quantiles
 from edged.errors import ModelError
 from edged.storage.files.atomic import verify_directory
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.protocols import Model
 
 LATENCY_RUNS = 20
 # Inputs `(n, d)`, and the outputs that the trainer gets for them: so the daemon sees that it gets the same.

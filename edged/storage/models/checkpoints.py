@@ -12,15 +12,13 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.errors import StorageError
 from edged.storage.files import atomic
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 STATE = "state.json"
 ARRAYS = "arrays.npz"

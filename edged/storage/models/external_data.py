@@ -12,12 +12,8 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from edged.domain.protobuf import BYTES, fields, value
-
-if TYPE_CHECKING:
-    from edged.domain.protobuf import Field
+from edged.domain.protobuf import BYTES, Field, fields, value
 
 # Of each message the fields that hold messages on the way to a tensor.
 _FIELDS: dict[str, dict[int, str]] = {

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.storage.files.atomic import make_directory, remove, staging_path, sweep
 from edged.storage.models.bundles import DESCRIPTION, Bundle
+from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
-
-if TYPE_CHECKING:
-    from edged.storage.models.registry import Registry
 
 FOLDER = "bundles"
 

@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged import __version__
+from edged.domain.bundle_contents import BundleContents
 from edged.domain.model_files import SUFFIXES
+from edged.domain.stream.schema import Schema
 from edged.engines.onnx.metadata import PREFIX, input_width, with_metadata
 from edged.errors import CorruptError, StorageError, TrainingError
 from edged.storage.files.atomic import read_manifest
 from edged.storage.models.records import ModelRecord
-
-if TYPE_CHECKING:
-    from edged.domain.bundle_contents import BundleContents
-    from edged.domain.stream.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import Verdict
 from edged.domain.model_files import model_in
 from edged.domain.training.message import Message
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from edged.domain.json_fields import JsonObject
 
 MODELS = "models"
 JUDGED = "judged"  # name of the registry's value: the newest training run whose candidate was judged

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from edged.domain.audit_chain import AuditEntry
+from edged.domain.judging.verdict import Verdict
 from edged.domain.model_files import model_in
 from edged.errors import CorruptError, StorageError, TrainingError
 from edged.storage.files import atomic
@@ -31,7 +32,6 @@ from edged.storage.samples.erasure import erase_published, rewrite
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.judging.verdict import Verdict
 
 __all__ = ["MODELS", "ModelRecord", "Registry", "Reign"]
 

@@ -10,17 +10,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.federated.round_orders import KeptUpdate
 from edged.errors import CorruptError, StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.files import atomic
 from edged.storage.models.checkpoints import pack_arrays, unpack_arrays
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 ROUNDS = "rounds"
 KEPT = 8

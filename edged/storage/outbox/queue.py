@@ -9,7 +9,8 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.domain.commands.delivery_policy import MessageKind
+from edged.clock import Clock
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.commands.rules import CLOCK_SET
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from edged.clock import Clock
-    from edged.domain.commands.delivery_policy import OutboxMessage
 
 __all__ = ["DATABASE", "Key", "Outbox", "OutboxBacklog", "waiting"]
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edged.config import StreamConfig
+from edged.config.features import FeatureConfig
 from edged.domain.labels.held_labels import HeldLabels, ends
 from edged.domain.stream.joining import Joining
 from edged.domain.stream.observation import HoldReading, Observation
+from edged.domain.stream.sample import LabelValue, Reading
 from edged.domain.stream.value_words import number_of
 from edged.errors import ConfigError, RejectedSampleError
-from edged.storage.recordings.rows import ABSENT, LeftOut, Roles, Wanted, find_roles, seconds, text
+from edged.storage.recordings.rows import ABSENT, LeftOut, Roles, Source, Wanted, find_roles, seconds, text
 
 if TYPE_CHECKING:
-    from edged.config import StreamConfig
-    from edged.config.features import FeatureConfig
-    from edged.domain.stream.sample import LabelValue, Reading
-    from edged.storage.recordings.rows import Source
     from edged.storage.recordings.samples import LabelCells
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.errors import ConfigError
 from edged.storage.recordings.rows import Recording, check_rows, classes_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ZIP_MAGIC = b"PK\x03\x04"
 

@@ -9,9 +9,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.errors import ConfigError
 from edged.storage.recordings.frame import Frame
@@ -20,6 +21,7 @@ from edged.storage.recordings.npz import NpzSource, read_npz
 from edged.storage.recordings.rows import (
     Recording,
     RowBlock,
+    Source,
     Wanted,
     check_rows,
     classes_of,
@@ -29,11 +31,6 @@ from edged.storage.recordings.rows import (
     text,
 )
 from edged.storage.recordings.sources import CsvSource, JsonLinesSource, LineProtocolSource, ParquetSource
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.storage.recordings.rows import Source
 
 FORMATS = {
     "npz": (".npz",),

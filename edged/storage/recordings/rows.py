@@ -11,15 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.nearest import did_you_mean
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LABEL_COLUMNS = ("y", "label", "target")
 TIME_COLUMNS = ("t", "time", "timestamp")

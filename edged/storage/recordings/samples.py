@@ -8,30 +8,34 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.config import StreamConfig
 from edged.config.features import FixedKey
 from edged.domain.labels.held_labels import label_of
-from edged.domain.stream.sample import Batch, Reading
+from edged.domain.stream.sample import Batch, LabelValue, Reading
+from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import TemporalContext
-from edged.domain.stream.windowing import Windowing
+from edged.domain.stream.windowing import Windowing, WindowRules
 from edged.errors import ConfigError, RejectedSampleError
+from edged.storage.recordings.frame import Frame
 from edged.storage.recordings.joined_rows import JoinedRows
 from edged.storage.recordings.npz import NpzSource
 from edged.storage.recordings.reader import format_of, open_source, read_stream, readable
-from edged.storage.recordings.rows import LeftOut, Recording, Wanted, check_rows, find_roles, row_blocks, text
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.config import StreamConfig
-    from edged.domain.stream.sample import LabelValue
-    from edged.domain.stream.schema import Schema
-    from edged.domain.stream.windowing import WindowRules
-    from edged.storage.recordings.frame import Frame
-    from edged.storage.recordings.rows import RowBlock, Source
+from edged.storage.recordings.rows import (
+    LeftOut,
+    Recording,
+    RowBlock,
+    Source,
+    Wanted,
+    check_rows,
+    find_roles,
+    row_blocks,
+    text,
+)
 
 LONGEST_KEY, LONGEST_ID = 256, 128  # as in messages
 _ROWS = 8192

@@ -24,11 +24,11 @@ from edged.errors import StorageError
 from edged.storage.files import atomic, database
 from edged.storage.samples import label_actions, side_tables
 from edged.storage.samples.rows import WITHDRAWN, checksum_with
+from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.storage.samples.tables import SampleCounts
 
 _FILL_ROW = 1 << 20
 _SLICE_ROWS = 8  # so that the write-ahead log stays at some 8 MiB, however large the file is

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from edged.domain.labels.held_labels import HeldLabel
+from edged.domain.labels.held_labels import HeldChange, HeldLabel
 from edged.logs import get_logger
 from edged.storage.files.checked_table import CheckedTable
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.labels.held_labels import HeldChange
 
 log = get_logger("edged.samples")
 

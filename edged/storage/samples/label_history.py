@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.stream.sample import LabelUpdate, LabelValue
+from edged.domain.stream.schema import Schema
 from edged.errors import RefusedError
 from edged.storage.files.database import json_list
 from edged.storage.samples.label_actions import (
@@ -27,15 +29,13 @@ from edged.storage.samples.label_actions import (
     unpacked,
     write,
 )
+from edged.storage.samples.log import SampleLog
 from edged.storage.samples.rows import WITHDRAWN, checksum_with, encoded
+from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.stream.sample import LabelUpdate, LabelValue
-    from edged.domain.stream.schema import Schema
-    from edged.storage.samples.log import SampleLog
-    from edged.storage.samples.tables import SampleCounts
 
 PART = 1000  # samples in one transaction
 PAUSE = 0.002  # seconds after it, in which ingest commits

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from edged.domain.stream.sample import LabelReading
+from edged.domain.stream.schema import Schema
 from edged.storage.files.database import json_list, transaction
 from edged.storage.samples.reader import WindowReader
 from edged.storage.samples.rows import STRETCH_BITS
@@ -26,8 +28,6 @@ from edged.storage.samples.tables import SampleCounts
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.stream.sample import LabelReading
-    from edged.domain.stream.schema import Schema
 
 PREDICTION_ID = re.compile(r"[0-9]+-([0-9]{1,18})")
 _ID_STATEMENT = """SELECT max(offset) FROM samples

@@ -9,16 +9,27 @@ each with a connection of its own.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.clock import Ages
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.clock import Ages, Clock
+from edged.domain.commits.commit_group import JoinChanges
+from edged.domain.commits.imported import ImportProgress
+from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.stream.holdout import is_holdout
+from edged.domain.stream.open_classes import OpenClasses
+from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
+from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files import database
+from edged.storage.files.database import Synchronous
 from edged.storage.samples import erasure, eviction, side_tables
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.eviction import Eviction
@@ -47,21 +58,10 @@ from edged.storage.samples.tables import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from array import array
 
-    import numpy as np
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from edged.clock import Clock
-    from edged.domain.commits.commit_group import JoinChanges
-    from edged.domain.commits.imported import ImportProgress
-    from edged.domain.labels.held_labels import HeldLabel
-    from edged.domain.stream.open_classes import OpenClasses
-    from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
-    from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
-    from edged.storage.files.database import Synchronous
 
 __all__ = ["Counters", "LogLimits", "SampleLog"]
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,10 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.commits.imported import ImportProgress
+from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.open_classes import counted
 from edged.domain.stream.sample import Rejected, StoredSample, Window
+from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import pad
 from edged.domain.training.batch_pool import codes_of, within_shares
 from edged.errors import CorruptError
@@ -28,13 +33,7 @@ from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
-    from array import array
 
-    from numpy.typing import NDArray
-
-    from edged.domain.commits.imported import ImportProgress
-    from edged.domain.labels.held_labels import HeldLabel
-    from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindows
 
 log = get_logger("edged.samples")

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.stream.sample import Batch, LabelValue
+from edged.domain.stream.schema import Schema
 from edged.errors import StorageError
 from edged.storage.files.checked_table import checksum
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from numpy.typing import NDArray
-
-    from edged.domain.stream.sample import Batch, LabelValue
-    from edged.domain.stream.schema import Schema
 
 WITHDRAWN = 2**63 - 1  # in column `changes`: whatever labels come, the sample is not learned from
 STRETCH_BITS = 13  # see label_join.py

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.stream.open_classes import counted
 from edged.storage.files import database
@@ -19,7 +20,6 @@ from edged.storage.samples.tables import FORMAT, SampleCounts
 if TYPE_CHECKING:
     import sqlite3
 
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
 _LEFT = "LEFT JOIN label_sources ON label_sources.number = samples.source"

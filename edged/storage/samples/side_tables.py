@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.commits.commit_group import JoinChanges
 from edged.domain.commits.imported import ImportProgress
 from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.stream.open_classes import OpenClass
-from edged.domain.stream.sample import Rejected
+from edged.domain.stream.sample import LabelValue, Rejected
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.samples.label_actions import record_held
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.commits.commit_group import JoinChanges
-    from edged.domain.stream.sample import LabelValue
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 
 # classes.becomes  the output that counts in its place, -1 for none; see OpenClass.

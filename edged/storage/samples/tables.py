@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.checked_table import CheckedTable, checksum
 from edged.storage.samples import label_actions, side_tables
@@ -16,7 +17,6 @@ from edged.storage.samples import label_actions, side_tables
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.stream.schema import Schema
 
 MOST_SOURCES = 1000
 

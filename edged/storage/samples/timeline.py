@@ -16,18 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import pad
 from edged.storage.files.database import json_list
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.stream.schema import Schema
-    from edged.storage.samples.log import SampleLog
+from edged.storage.samples.log import SampleLog
 from edged.storage.samples.rows import CHECKED, is_whole
 
 MOST_ROWS, MOST_BYTES = 4000, 4 << 20  # that one picture reads

@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.training.message import Message
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.workbench.demo.plant import DemoStream
+from edged.workbench.demo.plant import DemoStream
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Floats = NDArray[np.float64]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
@@ -33,15 +33,13 @@ from edged.domain.stream.temporal_context import TemporalContext
 from edged.engines.inference import InferenceModel
 from edged.errors import EdgedError, TrainingError
 from edged.host.child_process import stop_process
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.models.registry import Registry
 from edged.workbench.demo.broker import EmbeddedBroker, Kind, embedded_broker
 from edged.workbench.demo.observer import DemoSummary, Observer, Score
 from edged.workbench.demo.plant import RATE, DemoStream, replayed, simulated
-
-if TYPE_CHECKING:
-    from edged.mqtt.client.message import ReceivedMessage
 
 LABEL_DELAY = 40
 RECENT = 500  # samples whose accuracy is shown while the demo runs

@@ -18,25 +18,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.config import Config
 from edged.domain.messages.encoding import json_ready
-from edged.storage.recordings import read_recording
+from edged.storage.recordings import Frame, read_recording
 from edged.workbench.evaluation.comparison import (
     EvaluationOutcome,
     check_same_stream,
     comparison_page,
     ranked,
 )
+from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
 from edged.workbench.evaluation.page import page
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.score import history, report, row_values
-from edged.workbench.evaluation.stream import LabelOptions, shape_stream
+from edged.workbench.evaluation.stream import LabelOptions, Stream, shape_stream
 
 if TYPE_CHECKING:
-    from edged.config import Config
-    from edged.storage.recordings import Frame
-    from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
-    from edged.workbench.evaluation.stream import Stream
-
     Progress = Callable[[str, int, int, int], None]
     """Gets the name of the configuration, the position, the number of samples and the version that serves."""
 

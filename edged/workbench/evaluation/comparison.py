@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.charts.figures import change, figure, percent, plain
 from edged.charts.html import document, table
 from edged.charts.lines import ChartLine, LineChart, Marks
+from edged.config import Config
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.paired_test import block_bootstrap
 from edged.errors import ConfigError
 from edged.workbench.evaluation.figures import (
@@ -21,13 +24,7 @@ from edged.workbench.evaluation.figures import (
     RankedConfiguration,
 )
 from edged.workbench.evaluation.page import sections
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.config import Config
-    from edged.domain.json_fields import JsonObject
-    from edged.workbench.evaluation.stream import Stream
+from edged.workbench.evaluation.stream import Stream
 
 COUNTS = ("trainings", "promotions", "rejections", "rollbacks", "labels_used", "train_seconds", "peak_rss_mb")
 HIGHER_IS_BETTER = ("accuracy", "auroc")

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edged.domain.drift.signals import DriftSignal
+from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message, SparseMessage
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 Scores = Mapping[str, float]
 """Figures by name, such as `accuracy` or `mae`."""

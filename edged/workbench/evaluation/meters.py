@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.domain.judging import metrics
+from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.anomaly import Anomalies
+from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
 from edged.workbench.evaluation.figures import DetectionFigures, PromiseFigures, RecordedAlarm
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.judging.predictions import Predictions
-    from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
-    from edged.workbench.evaluation.stream import Stream
+from edged.workbench.evaluation.stream import Stream
 
 WINDOW = 2000  # rows in which the share of sets with the truth is looked at
 

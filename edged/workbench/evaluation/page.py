@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,15 +12,13 @@ from edged.charts.figures import change, figure, percent, plain
 from edged.charts.html import document, table
 from edged.charts.lines import Bands, ChartLine, LineChart, Marks
 from edged.domain.outcomes import why_not
-
-if TYPE_CHECKING:
-    from edged.workbench.evaluation.figures import (
-        AnomalyFigures,
-        DetectionFigures,
-        EvaluationHistory,
-        EvaluationReport,
-        RecordedAlarm,
-    )
+from edged.workbench.evaluation.figures import (
+    AnomalyFigures,
+    DetectionFigures,
+    EvaluationHistory,
+    EvaluationReport,
+    RecordedAlarm,
+)
 
 NAMES = {"adapted": "adapted", "frozen": "frozen", "no_change": "last label"}
 FEW = 5

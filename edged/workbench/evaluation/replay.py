@@ -10,18 +10,25 @@ from datetime import datetime, timezone
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.clock import VirtualClock
+from edged.config import Config
 from edged.device.events import Events, Listener
 from edged.device.learning.regime_recall import EVERY
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline, label_requests
 from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
+from edged.domain.drift.signals import DriftSignal
+from edged.domain.events import Event
 from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.outputs import answers
+from edged.domain.judging.predictions import Predictions
+from edged.domain.labels.label_requests import LabelRequests
+from edged.domain.protocols import ServedModel
 from edged.domain.stream.admission import PlausibleRange
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, LabelUpdate
@@ -33,22 +40,13 @@ from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 from edged.workbench.evaluation.meters import Detections, PromiseMeter
 from edged.workbench.evaluation.stream import (
+    LabelOptions,
+    Stream,
     in_folder,
     rows_of_pretraining,
     statistics,
     with_columns,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.config import Config
-    from edged.domain.drift.signals import DriftSignal
-    from edged.domain.events import Event
-    from edged.domain.judging.predictions import Predictions
-    from edged.domain.labels.label_requests import LabelRequests
-    from edged.domain.protocols import ServedModel
-    from edged.workbench.evaluation.stream import LabelOptions, Stream
 
 BLOCK = 256
 BEGINNING, FINER = 1600, 5  # samples in smaller blocks: at first it matters most that labels come when due

@@ -6,11 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.domain.drift.signals import DriftSignal
 from edged.domain.events import CandidateRejected, ModelPromoted, ModelRolledBack
 from edged.domain.judging import metrics
 from edged.domain.judging.outputs import answers, errors
 from edged.domain.judging.verdict import Verdict
+from edged.domain.protocols import ServedModel
+from edged.domain.stream.schema import Schema
 from edged.domain.text import repeating_wins
 from edged.workbench.evaluation.figures import (
     AlarmCurves,
@@ -27,11 +31,6 @@ from edged.workbench.evaluation.figures import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.domain.drift.signals import DriftSignal
-    from edged.domain.protocols import ServedModel
-    from edged.domain.stream.schema import Schema
     from edged.workbench.evaluation.meters import Detections
     from edged.workbench.evaluation.replay import Replay
 

@@ -6,24 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.config import Config
 from edged.domain.nearest import did_you_mean, one_of
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.stream.sample import Batch
+from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import TemporalContext
-from edged.domain.stream.windowing import Windowing
+from edged.domain.stream.windowing import Windowing, WindowRules
 from edged.errors import ConfigError, RejectedSampleError
 from edged.storage.recordings import Recording, cut_windows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.config import Config
-    from edged.domain.stream.schema import Schema
-    from edged.domain.stream.windowing import WindowRules
 
 SMALLEST = 50  # rows
 PRETRAIN_SHARE = 0.1

@@ -6,18 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.elementwise import by_slope, to_operand
-from edged.bundles.autodiff.tape import Adjoint
+from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    import onnx
-
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Tape
 
 # A slope near the largest float32.
 STEEP = 3e38

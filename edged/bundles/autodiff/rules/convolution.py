@@ -20,14 +20,13 @@ import numpy as np
 
 from edged.bundles.autodiff.registry import backward
 from edged.bundles.autodiff.rules.windows import Windows, every_tap, padded, tap
-from edged.bundles.autodiff.tape import Adjoint
+from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.writer import NodeWriter, attributes_of, write_choice
 
 if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Tape
 
 # Channels below which the product with a single tap is too narrow to be fast.
 NARROW = 16

@@ -6,16 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, broadcast
+from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, broadcast
 
 if TYPE_CHECKING:
-    import onnx
-
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Dims, Tape
 
     Slope = Callable[[onnx.NodeProto, Tape], str]
 

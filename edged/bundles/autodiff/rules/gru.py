@@ -25,6 +25,7 @@ from edged.bundles.autodiff.rules.recurrent import (
     write_forward,
     write_gradients,
 )
+from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.writer import NodeWriter, ScanState, write_scan
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from edged.bundles.autodiff.registry import Adjoints
     from edged.bundles.autodiff.rules.recurrent import Result
-    from edged.bundles.autodiff.tape import Adjoint, Tape
 
 
 class GruStates(NamedTuple):

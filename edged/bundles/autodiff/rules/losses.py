@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.bundles.autodiff.registry import backward, forward
-from edged.bundles.autodiff.tape import Adjoint, untrainable
+from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, untrainable
 from edged.bundles.graph.writer import attributes_of
 from edged.bundles.losses.named import SMALL
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Dims, Tape
 
 LEAST = 1e-30  # a batch in which no row counts is divided by this, and changes nothing
 ROW_MEAN = "RowMean"

@@ -26,6 +26,7 @@ from edged.bundles.autodiff.rules.recurrent import (
     write_forward,
     write_gradients,
 )
+from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.writer import NodeWriter, ScanState, write_choice, write_scan
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from edged.bundles.autodiff.registry import Adjoints
     from edged.bundles.autodiff.rules.recurrent import Result
-    from edged.bundles.autodiff.tape import Adjoint, Tape
 
 
 SHORT = 4  # steps that are not worth a block

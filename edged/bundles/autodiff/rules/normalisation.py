@@ -7,18 +7,16 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from onnx import TensorProto, numpy_helper
 
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.shapes import row_elements
-from edged.bundles.autodiff.tape import BATCH, Adjoint, untrainable
+from edged.bundles.autodiff.tape import BATCH, Adjoint, Dims, Tape, untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    import onnx
-
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Dims, Tape
 
 
 @forward("LayerNormalization")

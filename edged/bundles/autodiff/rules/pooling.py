@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.windows import Windows
-from edged.bundles.autodiff.tape import Adjoint, untrainable
+from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    import onnx
-
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Dims, Tape
 
 
 @forward("MaxPool")

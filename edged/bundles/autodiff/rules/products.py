@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edged.bundles.autodiff.registry import backward, forward
-from edged.bundles.autodiff.tape import Adjoint, broadcast, untrainable
+from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, broadcast, untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Dims, Tape
 
 
 @backward("Gemm")

@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import onnx
 from onnx import numpy_helper
 
-from edged.bundles.autodiff.tape import Adjoint, untrainable
+from edged.bundles.autodiff.tape import Adjoint, Tape, untrainable
 from edged.bundles.graph.writer import NodeWriter, ScanState, attributes_of, write_choice, write_scan
 
 if TYPE_CHECKING:
-    import onnx
-
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Tape
 
     Form = Callable[["RecurrentLayer", NodeWriter], list[str]]
     Result = Callable[[], str]

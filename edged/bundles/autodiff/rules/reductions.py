@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward, forward
-from edged.bundles.autodiff.tape import Adjoint
+from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    import onnx
-
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Tape
 
 
 def axes_of(node: onnx.NodeProto, t: Tape) -> list[int]:

@@ -16,7 +16,7 @@ from edged.bundles.autodiff.rules.recurrent import (
     write_forward,
     write_gradients,
 )
-from edged.bundles.autodiff.tape import untrainable
+from edged.bundles.autodiff.tape import Adjoint, Tape, untrainable
 from edged.bundles.graph.writer import NodeWriter, ScanState, attributes_of, write_scan
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from edged.bundles.autodiff.registry import Adjoints
     from edged.bundles.autodiff.rules.recurrent import Result
-    from edged.bundles.autodiff.tape import Adjoint, Tape
 
 _ACTIVATIONS = {b"Tanh": "Tanh", b"Relu": "Relu"}
 

@@ -13,21 +13,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.answers import LocalCommand
+from edged.device.commands.inbox import CommandInbox
+from edged.device.web.api.event_stream import EventStream
 from edged.device.web.bridge import answer_within, soon
+from edged.device.web.http.authentication import Pass
 from edged.device.web.http.bodies import HttpError, as_json, read_body
 from edged.device.web.http.routes import require
+from edged.device.web.page.history import PageState
 from edged.domain.commands.rules import MAX_PAYLOAD, parse
+from edged.domain.commands.rules import Request as Fields
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.device.commands.inbox import CommandInbox
-    from edged.device.web.api.event_stream import EventStream
-    from edged.device.web.http.authentication import Pass
-    from edged.device.web.page.history import PageState
-    from edged.domain.commands.rules import Request as Fields
 
 COMMANDS = (
     "accept", "cancel", "checkpoint", "class.add", "class.merge", "class.remove", "drift.reset", "evaluate",

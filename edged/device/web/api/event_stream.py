@@ -11,18 +11,16 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from edged.device.web.bridge import soon
 from edged.device.web.http.bodies import HttpError
 from edged.device.web.limits import MAX_STREAMS
 from edged.domain.messages.encoding import json_ready
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
 
 KEPT = 200  # events, for browsers that reconnect
 BEHIND = 500  # messages that a reader can be behind; the server disconnects slower readers

@@ -6,19 +6,18 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.web.http.authentication import Access
 from edged.device.web.http.bodies import HttpError, as_json, read_body
 from edged.device.web.http.routes import UNIX, GuardedRoute
 from edged.domain.federated.messages import LARGEST_JSON, LARGEST_MODEL, RoundAnnouncement
 from edged.errors import EdgedError, RefusedError
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from edged.device.fleet_member.local_transport import LocalTransport
-    from edged.device.web.http.authentication import Access
     from edged.device.web.http.routes import Endpoint
 
 ROUNDS = "/api/fleet/rounds"

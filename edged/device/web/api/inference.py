@@ -14,11 +14,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged import __version__
+from edged.device.serving import Predictor
 from edged.device.web.api.prometheus_text import PREDICTION, Histogram
-from edged.device.web.api.tensors import TensorReader, answer, inputs_of, outputs_of, wrong
+from edged.device.web.api.tensors import (
+    Floats,
+    TensorReader,
+    TensorRequest,
+    answer,
+    inputs_of,
+    outputs_of,
+    wrong,
+)
+from edged.device.web.bridge import ServingBridge
 from edged.device.web.http.bodies import HttpError, as_json, json_bytes, read_body, respond
 from edged.device.web.http.routes import http_error
+from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.sample import Reading
+from edged.domain.stream.schema import Schema
 from edged.errors import EdgedError, ModelError, RefusedError, RejectedSampleError
 from edged.mqtt.field_access import parse_id, parse_key, parse_time
 
@@ -26,11 +38,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.device.serving import Predictor
-    from edged.device.web.api.tensors import Floats, TensorRequest
-    from edged.device.web.bridge import ServingBridge
-    from edged.domain.judging.predictions import Predictions
-    from edged.domain.stream.schema import Schema
 
 PLATFORM = "onnxruntime_onnx"
 KEY = "http"  # of recorded samples that name none

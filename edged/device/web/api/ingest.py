@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from edged.config import StreamConfig
+from edged.device.web.bridge import ServingBridge
 from edged.device.web.http.bodies import HttpError, as_json, read_body
 from edged.device.web.limits import MAX_BODY, MAX_ROWS
 from edged.domain.line_protocol import parse_line
@@ -26,9 +28,6 @@ from edged.mqtt.topics import is_one_of, only_topic
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-
-    from edged.config import StreamConfig
-    from edged.device.web.bridge import ServingBridge
 
     Decode = Callable[[str, bytes], Any]
     Records = list[tuple[str, Any]]  # where each is in the body, and what it is, or why it is no object

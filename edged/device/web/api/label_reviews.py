@@ -6,14 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from edged.device.commands.labelling import SUSPECTS_LISTED, sample, suspect
+from edged.device.learning.label_reviews import LabelReviews
 from edged.device.web.http.bodies import HttpError, as_json
+from edged.domain.json_fields import JsonObject
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.device.learning.label_reviews import LabelReviews
-    from edged.domain.json_fields import JsonObject
 
 MOST = 300
 LARGEST = 2**62

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections import Counter
 from itertools import product
-from typing import TYPE_CHECKING
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from edged import __version__
+from edged.device.live_pipeline import LivePipeline
+from edged.device.reporting.status import StatusCollector
+from edged.device.reports import Report
+from edged.device.web.api.event_stream import EventStream
+from edged.device.web.api.inference import Inference
 from edged.device.web.api.prometheus_text import CONTENT_TYPE, PREDICTION, TRAINING, Histogram, PrometheusText
+from edged.device.web.bridge import ServingBridge
 from edged.domain.events import DriftDetected, TrainingFinished
 from edged.host.vitals import VitalsReader
-
-if TYPE_CHECKING:
-    from collections import Counter
-
-    from starlette.requests import Request
-
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.reporting.status import StatusCollector
-    from edged.device.reports import Report
-    from edged.device.web.api.event_stream import EventStream
-    from edged.device.web.api.inference import Inference
-    from edged.device.web.bridge import ServingBridge
-    from edged.storage.samples.log import Counters
+from edged.storage.samples.log import Counters
 
 # Series that begin with their first event have no increase then: all are here from the beginning, as 0.
 OUTCOMES = ("done", "failed", "no_data", "stopped")

@@ -6,12 +6,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 Kind = Literal["counter", "gauge"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

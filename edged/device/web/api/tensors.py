@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.device.web.http.bodies import HttpError
 from edged.device.web.limits import MAX_BODY, MAX_ROWS
+from edged.domain.judging.predictions import Predictions
+from edged.domain.stream.schema import Schema
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.json import parse
 from edged.mqtt.field_access import numbers
-
-if TYPE_CHECKING:
-    from edged.domain.judging.predictions import Predictions
-    from edged.domain.stream.schema import Schema
 
 INPUT = "x"
 DATATYPES = ("FP32", "FP64", "INT64")  # the two wider ones are rounded to float32

@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,27 +19,24 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.device.live_pipeline import LivePipeline
 from edged.device.startup.bootstrap import open_samples
 from edged.device.web.http.bodies import JSON, HttpError, json_bytes, respond
+from edged.device.web.page.history import PageState
 from edged.domain.events import AnomalyAlarm
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.outputs import answers, probabilities
 from edged.errors import ModelError, RejectedSampleError
 from edged.mqtt.field_access import parse_time
-from edged.storage.samples.timeline import TimelineReader
+from edged.storage.samples.log import SampleLog
+from edged.storage.samples.timeline import PictureRows, TimelineReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.web.page.history import PageState
-    from edged.domain.json_fields import JsonObject
-    from edged.storage.samples.log import SampleLog
-    from edged.storage.samples.timeline import PictureRows
 
 MOST_KEYS = 500
 ASKED, ASKED_BYTES = 200, 1 << 20  # samples that the model is asked about, spread evenly, and their size

@@ -8,15 +8,13 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from edged.clock import Clock
 from edged.domain.token_bucket import TokenBucket
 from edged.errors import ConfigError
 from edged.storage.web_access import SESSION_SECONDS as PAIRED_SECONDS
-
-if TYPE_CHECKING:
-    from edged.clock import Clock
-    from edged.storage.web_access import Pairing
+from edged.storage.web_access import Pairing
 
 Scope = Literal["read", "infer", "control", "scrape", "ingest"]
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from edged.device.web.limits import MAX_BODY
 from edged.errors import EdgedError
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope
 
 JSON = "application/json"
 GZIP_FROM = 512  # bytes of an answer: below, deflating takes longer than it saves

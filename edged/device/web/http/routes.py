@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from edged.device.web.http.authentication import LOCAL
+from edged.device.web.http.authentication import LOCAL, Access, Pass
+from edged.device.web.http.authentication import Scope as Right
 from edged.device.web.http.bodies import JSON, HttpError, as_json, read_body, refusal
 from edged.device.web.http.guard import SAFE
 from edged.errors import EdgedError, RefusedError, StorageError
@@ -19,11 +21,6 @@ from edged.logs import get_logger
 from edged.storage.web_access import normalised
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-    from edged.device.web.http.authentication import Access, Pass
-    from edged.device.web.http.authentication import Scope as Right
-
     Endpoint = Callable[[Request], Awaitable[Response]]
 
 log = get_logger("edged.web")

@@ -12,14 +12,11 @@ import socket
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from edged.config import WebConfig
 from edged.errors import ConfigError, UnavailableError
 from edged.logs import get_logger
 from edged.storage.files.atomic import owner_only, publish_file
-
-if TYPE_CHECKING:
-    from edged.config import WebConfig
 
 FILE = "web-certificate.pem"
 log = get_logger("edged.web")

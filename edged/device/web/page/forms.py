@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
 from edged.charts.figures import count, figure, percent, plain
 from edged.device.web.page.format import button, moment
-from edged.device.web.page.snapshot import PAUSABLE
-
-if TYPE_CHECKING:
-    from edged.device.web.page.snapshot import Snapshot
-    from edged.domain.events import LabelRequested
-    from edged.storage.models.registry import ModelRecord
+from edged.device.web.page.snapshot import PAUSABLE, Snapshot
+from edged.domain.events import LabelRequested
+from edged.storage.models.registry import ModelRecord
 
 REQUESTS = 5  # shown at once
 BUTTONS = 8  # classes that get a button each; more are chosen from a list

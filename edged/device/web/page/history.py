@@ -10,13 +10,17 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edged.device.live_pipeline import LivePipeline
+from edged.device.reports import Report
 from edged.domain.drift.signals import Level
 from edged.domain.events import (
     DriftDetected,
+    Event,
     LabelRequested,
     ModelPromoted,
     ModelRolledBack,
@@ -24,21 +28,13 @@ from edged.domain.events import (
     SensorMoves,
     SensorStuck,
 )
+from edged.domain.json_fields import JsonObject
 from edged.domain.judging.outputs import answers, errors
-from edged.domain.judging.predictions import LiveQuality
+from edged.domain.judging.predictions import LiveQuality, Predictions
+from edged.domain.protocols import Model
 from edged.domain.stream.arrivals import KeyArrivals
 from edged.errors import EdgedError
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.reports import Report
-    from edged.domain.events import Event
-    from edged.domain.json_fields import JsonObject
-    from edged.domain.judging.predictions import Predictions
-    from edged.domain.protocols import Model
 
 POINTS = 600  # of quality over time
 MARKS = 100  # drifts and swaps on the same axis

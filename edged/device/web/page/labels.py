@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
 from edged.charts.figures import plain
+from edged.device.learning.label_reviews import CheckedLabel
 from edged.device.web.page.format import moment, table
-
-if TYPE_CHECKING:
-    from edged.device.learning.label_reviews import CheckedLabel
-    from edged.device.web.page.snapshot import Snapshot
-    from edged.domain.stream.schema import Schema
+from edged.device.web.page.snapshot import Snapshot
+from edged.domain.stream.schema import Schema
 
 SHOWN = 20  # labels at once
 VALUES = 8  # features shown of a sample

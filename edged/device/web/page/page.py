@@ -7,23 +7,19 @@ import hashlib
 from collections.abc import Collection, Iterable
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from edged.charts.html import DESIGN, design
+from edged.device.learning.label_reviews import LabelReviews
+from edged.device.live_pipeline import LivePipeline
+from edged.device.reporting.status import StatusCollector
+from edged.device.web.http.authentication import Pass
 from edged.device.web.http.bodies import JSON, HttpError, as_json, json_bytes, respond
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from edged.device.learning.label_reviews import LabelReviews
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.reporting.status import StatusCollector
-    from edged.device.web.http.authentication import Pass
-    from edged.device.web.page.history import PageState
-    from edged.device.web.page.snapshot import Snapshot
-    from edged.host.vitals import VitalsReader
+from edged.device.web.page.history import PageState
+from edged.device.web.page.snapshot import Snapshot
+from edged.host.vitals import VitalsReader
 
 HTML = "text/html; charset=utf-8"
 NO_STORE = {"cache-control": "no-store"}

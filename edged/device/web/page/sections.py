@@ -10,25 +10,22 @@ from dataclasses import replace
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.charts.figures import age, change, count, percent, plain, size
 from edged.charts.html import document
+from edged.device.reports import FlashPace
 from edged.device.status_text import notes, summary
 from edged.device.web.page.format import facts, meter, moment, table
 from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
+from edged.device.web.page.history import Sensor
 from edged.device.web.page.labels import sample_map, suspects
+from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
-from edged.domain.events import CandidateRejected, ModelPromoted
+from edged.domain.events import CandidateRejected, Event, ModelPromoted
 from edged.domain.text import happening, when
-
-if TYPE_CHECKING:
-    from edged.device.reports import FlashPace
-    from edged.device.web.page.history import Sensor
-    from edged.device.web.page.snapshot import Snapshot
-    from edged.domain.events import Event
-    from edged.domain.training.trainer_messages import RunProgress
-    from edged.storage.models.registry import ModelRecord
+from edged.domain.training.trainer_messages import RunProgress
+from edged.storage.models.registry import ModelRecord
 
 NEWEST = 12  # events that are shown at once
 SENSORS = 40  # rows of the tables, silent and stuck ones first

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
+from edged.device.live_pipeline import LivePipeline
+from edged.device.reporting.status import StatusCollector
+from edged.device.reports import Report, StreamStatus
 from edged.device.status_text import attention
+from edged.device.web.http.authentication import Scope
+from edged.device.web.page.history import Mark, PageState, Point, Sensor
+from edged.domain.events import LabelRequested
 from edged.domain.judging.outputs import probabilities
 from edged.domain.labels.label_requests import in_order
+from edged.domain.stream.anomaly_rules import AlarmFigures
 from edged.domain.stream.sample import LabelReading
+from edged.domain.stream.schema import Schema
 from edged.errors import EdgedError
-
-if TYPE_CHECKING:
-    from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.reporting.status import StatusCollector
-    from edged.device.reports import Report, StreamStatus
-    from edged.device.web.http.authentication import Scope
-    from edged.device.web.page.history import Mark, PageState, Point, Sensor
-    from edged.domain.events import LabelRequested
-    from edged.domain.stream.anomaly_rules import AlarmFigures
-    from edged.domain.stream.schema import Schema
-    from edged.host.vitals import Vitals, VitalsReader
-    from edged.storage.journal.journal import RunRecord
-    from edged.storage.models.registry import ModelRecord, Reign
-    from edged.storage.samples.log import Counters
+from edged.host.vitals import Vitals, VitalsReader
+from edged.storage.journal.journal import RunRecord
+from edged.storage.models.registry import ModelRecord, Reign
+from edged.storage.samples.log import Counters
 
 MODELS = 12  # the newest that are listed
 RUNS = 5

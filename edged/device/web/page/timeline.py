@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.charts.svg import LEFT, TOP, Chart, extent
+from edged.device.web.page.history import Mark, Point
 
 if TYPE_CHECKING:
     from edged.charts.svg import Formatter
-    from edged.device.web.page.history import Mark, Point
 
 STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """Seconds between two labels of the axis; days beyond."""

@@ -98,17 +98,18 @@ class Recording:
 
     def configuration(self, name: str, folder: Path, seed: int) -> Config:
         """Return the configuration of a device."""
-        return Config.model_validate({
+        config = Config.model_validate({
             "device": {"id": name},
             "storage": {"dir": folder, "durability": "relaxed"},
             "stream": {
                 "features": self._x.shape[1], "task": "classify", "classes": len(self.schema.classes)
             },
             "model": {"bundle": self.bundle.path},
-            "training": {"engine": "portable", "threads": 1, "seed": seed},
+            "training": {"engine": "portable"},
             "gate": {"holdout": HOLDOUT},
             "fleet": {"name": FLEET},
         })  # fmt: skip
+        return config.model_copy(update={"training": config.training.with_constants(seed=seed)})
 
     def model(self, weights: Weights, path: Path) -> Model:
         """Write the network with these weights to `path`, and open it."""

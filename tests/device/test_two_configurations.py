@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,12 +62,9 @@ TIGHT: dict[str, dict[str, Any]] = {
     "mqtt": {"client_id": "mine"},
     "sparkplug": {"node": "press", "aliases": False},
     "web": {
-        "limits": {"requests": 1, "rows": 4},
         "model_name": "press-model",
         "allowed_hosts": ["press.example"],
-        "tokens": {
-            "infer_file": "infer.token", "control_file": "control.token", "scrape_file": "scrape.token"
-        },
+        "tokens": {"infer": "infer.token", "control": "control.token", "scrape": "scrape.token"},
     },
 }  # fmt: skip
 
@@ -245,14 +240,6 @@ def test_a_bundle_may_be_as_large_as_configured(sites: tuple[Site, Site]) -> Non
     assert (tight, loose) == ("error", "ok")
 
 
-def test_a_request_may_have_as_many_rows_as_configured(sites: tuple[Site, Site]) -> None:
-    tight, loose = (
-        client("POST", site.infer, rows([[1.0, 2.0]] * 5)).status
-        for site, client in zip(sites, (sites[0].client.using(TOKENS["infer"]), sites[1].client), strict=True)
-    )
-    assert (tight // 100, loose) == (4, 200)
-
-
 def test_the_device_answers_under_the_names_that_are_configured(sites: tuple[Site, Site]) -> None:
     tight, loose = (site.client("GET", "/v2/health/ready", Host="press.example").status for site in sites)
     assert (tight, loose) == (200, 421)
@@ -278,20 +265,3 @@ def test_each_token_opens_and_closes_its_scope(sites: tuple[Site, Site]) -> None
         ("loose", "control", False): False, ("loose", "control", True): False,
         ("loose", "scrape", False): True, ("loose", "scrape", True): False,
     }, found  # fmt: skip
-
-
-def test_as_many_requests_are_under_way_as_configured(sites: tuple[Site, Site]) -> None:
-    """Twenty at once, each of which waits until its row is on the disk."""
-    found = []
-    for site, token in zip(sites, (TOKENS["infer"], ""), strict=True):
-        together = threading.Barrier(20)
-        body = rows([[1.0, 2.0]], parameters={"record": True})
-        client = site.client.using(token) if token else site.client
-
-        def ask(_: int, site: Site = site, client: Client = client, body: Any = body) -> int:
-            together.wait(20)  # noqa: B023
-            return client("POST", site.infer, body).status
-
-        with ThreadPoolExecutor(20) as threads:
-            found.append(set(threads.map(ask, range(20))))
-    assert found == [{200, 503}, {200}]

@@ -32,7 +32,7 @@ def paused(listener: Listener) -> list[dict[str, Any]]:
 def test_three_failures_pause_training_in_the_daemon_and_over_its_restart(
     broker: Broker, tmp_path: Path
 ) -> None:
-    training = TRAINING | {"max_failures": 2, "steps": 100, "checkpoint_every": 1000}
+    training = TRAINING | {"max_failures": 3, "steps": 100, "checkpoint_every": 1000}
     device = Device(tmp_path, broker.port, STREAM, training=training, model={"hidden": [8]})
     with running(device, broker.port) as listener:
         feed(listener, 0, 100)
@@ -41,7 +41,7 @@ def test_three_failures_pause_training_in_the_daemon_and_over_its_restart(
             if found is not None:
                 kill(found)
         event = listener.events("training_paused")[0]
-        assert (event["failures"], event["reason"]) == (2, "the trainer was killed by SIGKILL")
+        assert (event["failures"], event["reason"]) == (3, "the trainer was killed by SIGKILL")
         listener.wait(lambda: paused(listener), 10)
         assert paused(listener)[-1]["remedy"] == event["remedy"]
         feed(listener, 100, 100)

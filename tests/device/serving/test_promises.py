@@ -171,7 +171,7 @@ def test_a_daemon_publishes_sets_tells_how_many_were_right_and_goes_on_after_a_r
         {"features": 2, "classes": ["a", "b", "c"], "id": "id", "label": LABELS},
         model={"bundle": str(bundle.path)}, training={"new_labels": 0},
         web={"listen": f"127.0.0.1:{(port := free_port())}"}, serving={"coverage": 0.9},
-        labels={"request_share": 0.05},
+        labels={"request_share": 0.05, "request_random": 0.0},
     )  # fmt: skip
     rng = np.random.default_rng(0)
     x, y = rng.normal(0, 3, (900, 2)), ""

@@ -191,7 +191,7 @@ def test_an_interrupt_while_the_daemon_starts_stops_it_in_order(tmp_path: Path) 
     )  # fmt: skip
     assert process.stdout is not None
     for line in process.stdout:
-        if line.endswith(" edged.lazy_imports\n"):
+        if line.endswith(" edged.logs\n"):  # the command line does without it
             break
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=60)

@@ -121,7 +121,7 @@ def _column(feature: FeatureConfig, others: Sequence[FeatureConfig], names: Sequ
 def _label_column(stream: StreamConfig, names: Sequence[str]) -> str | None:
     label = stream.near_label
     if label is None:
-        return label
+        return stream.label_path
     candidates = [name for name in (label.path, _entity(label.topic)) if name is not None]
     return next((name for name in candidates if name in names), label.path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,12 @@ class Plant(Device):
     def write(self) -> None:
         """Write the file of configuration."""
         self.path.write_text(yaml.safe_dump(self.values), encoding="utf-8")
+
+    def reload(self) -> None:
+        """Write the file of configuration, and have the running daemon read it."""
+        self.write()
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
 
     def stream(self, name: str) -> dict[str, Any]:
         """The entry of one stream, to be changed."""

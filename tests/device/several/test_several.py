@@ -117,9 +117,7 @@ def test_a_damaged_stream_does_not_keep_the_others_from_starting(
         if what == "bundle":
             assert "broken" in streams["b"]["problem"]
             del plant.stream("b")["model"]
-            plant.write()
-            assert plant.process is not None
-            plant.process.send_signal(signal.SIGHUP)
+            plant.reload()
             listener.wait(lambda: states_of(listener)["b"] == "online")
         feed(listener, "b", 5)
         listener.wait(lambda: len(ids(listener, "b")) == 5)
@@ -141,9 +139,7 @@ def test_streams_are_added_changed_and_removed_while_the_others_go_on(
         plant.stream("b")["serving"] = {"coverage": 0.8}
         plant.values["streams"] = [one for one in plant.values["streams"] if one["name"] != "c"]
         plant.values["streams"].append({"name": "d", "stream": {"topic": "sensors/d"}})
-        plant.write()
-        assert plant.process is not None
-        plant.process.send_signal(signal.SIGHUP)
+        plant.reload()
         while set(states_of(listener)) != {"a", "b", "d"}:
             send("a", 5)
             send("b", 1)

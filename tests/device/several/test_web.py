@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -66,8 +65,6 @@ def test_the_web_server_knows_every_stream(tmp_path: Path, broker: Mosquitto) ->
         listener.wait(lambda: "by-http" in ids(listener, "b"))
         # A stream that comes later is there, one that goes is not.
         plant.values["streams"] = [plant.stream("b"), {"name": "d", "stream": {"topic": "sensors/d"}}]
-        plant.write()
-        assert plant.process is not None
-        plant.process.send_signal(signal.SIGHUP)
+        plant.reload()
         wait_until(lambda: get(port, "/streams/d/")[0] == 200)
         assert get(port, "/streams/a/")[0] == 404

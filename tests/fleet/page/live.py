@@ -24,7 +24,7 @@ import pytest
 
 from edged.fleet.coordinator.control import instruct
 from edged.workbench.demo.broker import free_port
-from tests.device.several.plant import Plant, ask, plant_running
+from tests.device.several.plant import Plant, plant_running
 from tests.fleet.conftest import Site
 from tests.fleet.page.simulated import Simulated, client, metrics, states
 from tests.fleet.page.ui import fleet_ui
@@ -436,7 +436,7 @@ def test_each_stream_of_a_device_has_a_line(make_broker: MakeBroker, browser: An
     plant.write()
     with (
         fleet_ui("--broker-ws", place) as ui,
-        plant_running(plant, broker.port) as listener,
+        plant_running(plant, broker.port),
         opened(browser, ui.url) as page,
     ):
         connect(page)
@@ -456,7 +456,8 @@ def test_each_stream_of_a_device_has_a_line(make_broker: MakeBroker, browser: An
         expect(row(page, "rig/a")).to_contain_text("paused")
         expect(row(page, "rig/b")).not_to_contain_text("paused")
         picture(page, "streams")
-        assert ask(listener, "config.set", **{"streams.b": False})["status"] == "ok"
+        plant.values["streams"].remove(plant.stream("b"))
+        plant.reload()
         expect(row(page, "rig/b")).to_have_count(0)
         expect(row(page, "rig")).to_contain_text("2 streams")
         plant.stop(signal.SIGKILL)

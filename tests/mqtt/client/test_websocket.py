@@ -168,9 +168,9 @@ def test_pings_are_answered_while_a_large_message_is_on_its_way() -> None:
 
 @pytest.mark.slow
 def test_a_device_and_a_person_on_wss(pki: Authority, make_broker: MakeBroker, tmp_path: Path) -> None:
-    """`mqtt.transport`, `mqtt.path` and `mqtt.tls`, beside a plain listener for the sensors."""
+    """`mqtt.websocket` and `mqtt.tls`, beside a plain listener for the sensors."""
     broker, port = with_websockets(make_broker, pki)
-    settings = {"host": "localhost", "port": port, "path": "/", "tls": {"ca_file": str(pki.file)}}
+    settings = {"host": "localhost", "port": port, "tls": {"ca_file": str(pki.file)}}
     device = Device(tmp_path, broker.port, {"features": 2, "classes": 2}, mqtt=settings | OVER)
     with running(device, broker.port) as listener:
         for i in range(200):

@@ -191,7 +191,7 @@ def test_a_description_that_is_not_whole_is_refused(bundle: Bundle, tmp_path: Pa
     broken: list[Any] = [{"file": "inference_model.ort"}, {"slots": []}, {"file": 7, "slots": []}, 7]
     for wrong in broken:
         file.write_bytes(seal({**values, "forms": {FLOAT32: wrong}}))
-        with pytest.raises(CorruptError, match=r"StoredForm\S* is missing or wrong"):
+        with pytest.raises(CorruptError, match=r"forms\.float32\S* is missing or wrong"):
             Bundle.open(tmp_path, verify=False)
     impossible_slot = Slot("layer1.weight", 0, (0,))
     for impossible in (

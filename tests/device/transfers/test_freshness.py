@@ -104,12 +104,12 @@ def test_rollback_attack(broker: Mosquitto, tmp_path: Path) -> None:
 
 
 def unversioned(site: Site) -> Path:
-    """A bundle as it was signed before there were versions."""
+    """A bundle that was signed without a version."""
     path = site.bundle("unversioned", 0)
     text = seal(replace(Bundle.open(path), version=None).to_json())
     (path / "bundle.json").write_bytes(text)
     (path / "bundle.sig").write_bytes(sign(HEADER + text, site.key))
-    assert "version" not in json.loads(text)
+    assert json.loads(text)["version"] is None
     return path
 
 

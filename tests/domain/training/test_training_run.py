@@ -59,6 +59,15 @@ RESULT = RunResult(
 
 
 st.register_type_strategy(Path, st.text("ab/. ", min_size=1).map(Path))
+# Any JSON value.
+st.register_type_strategy(
+    object,
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=5,
+    ),
+)
 
 
 ALL_ORDERS: tuple[type[Message], ...] = (*ORDERS, *ROUND_ORDERS)

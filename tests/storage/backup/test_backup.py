@@ -54,7 +54,6 @@ def fill(state: Path, *, model: bytes = WEIGHTS, rows: int = 50) -> Path:
     outbox = Outbox.open(state / "outbox.db", max_bytes=1 << 20, max_age=1e6, clock=VirtualClock(1.7e9))
     with closing(outbox):
         list(outbox.put([(OutboxMessage(MessageKind.EVENT, "e", b"{}"), False)]))
-    (state / "engine-choice.json").write_text("{}")
     return state
 
 
@@ -104,7 +103,7 @@ def test_what_was_backed_up_comes_back(backup: Path, tmp_path: Path) -> None:
         False,
     )
     names = {path.name for path in (tmp_path / "to").iterdir()}
-    assert names == {"models", "state.db", "samples.db", "outbox.db", "engine-choice.json"}
+    assert names == {"models", "state.db", "samples.db", "outbox.db"}
     assert contents(tmp_path / "to") == contents(tmp_path / "from")
     with Registry.open(tmp_path / "to") as registry:
         assert registry.boots() == 1 + backups.BOOTS_AHEAD, "no message gets a name that was given before"

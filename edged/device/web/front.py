@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -29,11 +29,13 @@ from edged.device.reporting.status import StatusCollector
 from edged.device.reports import Report
 from edged.device.web.http.authentication import Tokens
 from edged.device.web.http.sockets import Sockets, fingerprint
-from edged.device.web.service import Site, Web
 from edged.domain.judging.predictions import Predictions
 from edged.errors import EdgedError, UnavailableError
 from edged.lazy_imports import lazily
 from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.device.web.service import Site, Web  # imports the libraries
 
 PACKAGES = ("starlette", "uvicorn")
 END_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""Requests that are given up leave nothing behind, whenever that is."""
+"""Requests under way: they are bounded, and those that are given up leave nothing behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from edged.device.web.bridge import PendingRows, ServingBridge
+from edged.device.web.http.bodies import HttpError
+from edged.device.web.limits import MAX_REQUESTS
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
@@ -60,4 +64,32 @@ def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
     asyncio.run(run())
     gc.collect()
     assert [one for one in gc.get_objects() if isinstance(one, PendingRows)] == []
+    assert bridge.waiting == 0
+
+
+def test_requests_under_way_are_bounded() -> None:
+    stages = Stages()
+    bridge: Any = ServingBridge(stages, stages, ThreadPoolExecutor(1))  # type: ignore[arg-type]
+    reading = Reading("k", [1.0])
+
+    async def run() -> None:
+        bridge.start()
+        asked = [asyncio.ensure_future(bridge.record([reading])) for _ in range(MAX_REQUESTS)]
+        await asyncio.sleep(0)
+        assert len(stages.submitted) == MAX_REQUESTS
+        with pytest.raises(HttpError, match="requests are under way") as caught:
+            await bridge.record([reading])
+        assert caught.value.status == 503
+        given_up = asked.pop()
+        given_up.cancel()
+        with suppress(asyncio.CancelledError):
+            await given_up
+        asked.append(asyncio.ensure_future(bridge.record([reading])))
+        await asyncio.sleep(0)
+        assert len(stages.submitted) == MAX_REQUESTS + 1
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    asyncio.run(run())
     assert bridge.waiting == 0

@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.device.web.limits import MAX_REQUESTS, MAX_STREAMS
+from edged.device.web.limits import MAX_STREAMS
 from edged.workbench.demo.broker import free_port
 from tests.device.web.client import INFER, MODEL, Client, rows, token_files, web_device
-from tests.device.web.conftest import untrained
 from tests.running_device import START_SECONDS, running, wait_until
 
 if TYPE_CHECKING:
@@ -210,23 +208,6 @@ def test_open_streams_are_counted_and_bounded(site: Site) -> None:
     for stream in streams:
         stream.close()
     wait_until(lambda: figures(site.using("scrape"))["edged_http_event_streams"] == 0)
-
-
-def test_requests_under_way_are_bounded(site: Site, tmp_path: Path) -> None:
-    """Each waits until its row is on the disk, so that all are under way at once."""
-    n = MAX_REQUESTS + 16
-    together = threading.Barrier(n)
-    body = rows([[1.0, 2.0]], parameters={"record": True})
-    with untrained(site, tmp_path, "busy", storage={"commit_delay": "2s"}) as busy:
-
-        def ask(_: int) -> int:
-            together.wait(20)
-            return busy.unix("POST", "/v2/models/busy/infer", body).status
-
-        with ThreadPoolExecutor(n) as threads:
-            found = list(threads.map(ask, range(n)))
-    assert set(found) == {200, 503}
-    assert found.count(200) >= MAX_REQUESTS
 
 
 def test_metrics_name_the_model_that_serves(site: Site) -> None:

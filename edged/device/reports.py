@@ -178,7 +178,7 @@ class StreamStatus(SparseMessage):
     stuck: int
     training: TrainingStatus
     outbox: OutboxBacklog
-    engine: str | None
+    engine: str
     host: BoardVitals
     flash: FlashPace
     audit: Link | None
@@ -259,7 +259,7 @@ class QualityState(Message):
 class TrainingState(Message):
     """The retained state `training`."""
 
-    engine: str | None
+    engine: str
     running: bool
     runs: int
     failures: int

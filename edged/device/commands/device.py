@@ -90,7 +90,7 @@ class QueryCommands:
             "device": config.device.id,
             "version": __version__,
             "protocol": self._session.protocol,
-            "engine": self._pipeline.scheduler.engine or config.training.engine,
+            "engine": self._pipeline.scheduler.engine,
             "task": schema.task,
             "features": list(schema.names) if schema.names else schema.measured,
             "classes": list(schema.known_classes),

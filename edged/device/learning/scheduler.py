@@ -125,7 +125,6 @@ class TrainingScheduler:
         self.unfinished: UnfinishedRun | None = None
         self.trainings = 0
         self.train_seconds = 0.0
-        self.engine: str | None = None
         self.damaged: set[int] = set()
         self._observer: RunObserver | None = None
 
@@ -138,6 +137,7 @@ class TrainingScheduler:
         self.client.configure(config)
 
     def _go_by(self, training: TrainingConfig) -> None:
+        self.engine: str = training.engine
         self._retry_after = training.constants.retry_after
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)
@@ -329,7 +329,6 @@ class TrainingScheduler:
         if learned:
             self.consumed, self._seen, self.unfinished = result.consumed, began, None
         self.train_seconds += result.seconds
-        self.engine = result.engine
         self._close(result.end(), result)
         if self.backoff.failures:
             was_paused = self.backoff.paused

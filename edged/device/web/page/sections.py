@@ -199,7 +199,7 @@ def training(view: Snapshot) -> str:
     shown = {
         "Runs": f"{state.runs:,}",
         "New labels": f"{view.new_labelled:,}",
-        "Engine": escape(str(view.status.engine or "–")),
+        "Engine": escape(view.status.engine),
     }
     if state.waiting_for:
         shown["Blocked by"] = escape(", ".join(state.waiting_for))

@@ -199,10 +199,10 @@ def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["native", "portable"])
 def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
-    tmp_path: Path, bundle: Bundle, at_start: Any, engine: str
+    tmp_path: Path, bundles: dict[str, Bundle], at_start: Any, engine: str
 ) -> None:
     """As many of them in a row as would pause training if they were its own faults."""
-    desk = Desk(Plant(tmp_path, bundle, **LONG, engine=engine, max_failures=2))
+    desk = Desk(Plant(tmp_path, bundles[engine], **LONG, engine=engine, max_failures=2))
     scheduler = desk.scheduler
 
     full = tmp_path / "full"
@@ -211,6 +211,7 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
         f"""
         import os, resource, sys
         if "edged.trainer" in sys.orig_argv and os.path.exists({str(full)!r}):
+            sys.dont_write_bytecode = True  # Python keeps modules that it could write in part alone
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         """
     )

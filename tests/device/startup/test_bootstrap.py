@@ -119,22 +119,17 @@ def test_weights_decay_where_the_network_gains_by_it(
 
 
 @pytest.mark.parametrize(
-    ("given", "stream", "smoothing"),
+    ("stream", "smoothing"),
     [
-        (None, {"features": 4, "classes": 3}, 0.1),
-        (0.3, {"features": 4, "classes": 3}, 0.3),
-        (0.3, {"features": 2, "classes": 3, "window": {"size": 2}}, 0.3),
-        (0.0, {"features": 4, "classes": 3}, 0.0),
-        (None, {"features": 2, "classes": 3, "window": {"size": 2}}, 0.0),
-        (0.3, {"features": 4, "task": "regress"}, 0.0),
+        ({"features": 4, "classes": 3}, 0.1),
+        ({"features": 2, "classes": 3, "window": {"size": 2}}, 0.0),
+        ({"features": 4, "task": "regress"}, 0.0),
     ],
 )
 def test_labels_are_smoothed_where_the_network_gains_by_it(
-    tmp_path: Path, given: float | None, stream: dict[str, Any], smoothing: float
+    tmp_path: Path, stream: dict[str, Any], smoothing: float
 ) -> None:
-    plain = config(tmp_path, **stream)
-    model = plain.model.model_copy(update={"label_smoothing": given})
-    bundle = opened(with_bundle(plain.model_copy(update={"model": model})))
+    bundle = opened(with_bundle(config(tmp_path, **stream)))
     engine = PortableEngine(bundle)
     own = engine.parameters()
     ends = [

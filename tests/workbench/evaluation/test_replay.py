@@ -564,8 +564,16 @@ def test_a_crontab_schedules_runs_on_the_virtual_clock(tmp_path: Path) -> None:
 def test_a_scheduled_run_with_too_few_new_labels_is_left_out(tmp_path: Path) -> None:
     data, _ = hourly(tmp_path)
     training = {"every": "1d", "new_labels": 40}
-    report = evaluate(tmp_path, data, CLASSIFY, options=LabelOptions(delay=0, pretrain=60), training=training)
-    assert report["trainings"] == 11, "every other day"
+    _, report = replay(
+        tmp_path, data, CLASSIFY, options=LabelOptions(delay=0, pretrain=60), training=training
+    )
+    with Registry.open(tmp_path / "replay", readonly=True) as registry:
+        *runs, pretraining = registry.runs(30)
+    assert (len(runs), pretraining.trigger) == (report["trainings"], "pretraining")
+    assert {run.trigger for run in runs} == {"labels"}, "24 labels a day"
+    starts = [run.started for run in reversed(runs)]
+    assert len(starts) > 10
+    assert np.diff(starts).min() >= 40 * 3600.0
 
 
 def test_samples_without_times_are_one_second_apart(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_field_names_the_machine_that_a_message_is_about() -> None:
 def test_without_labels_it_learns_what_is_normal() -> None:
     draft = replace(draft_of(heard(("zigbee2mqtt/pump", PUMP))), labels=Labels("normal"))
     stream = stream_of(draft)
-    assert (stream["target"], stream["ts"]) == ("reconstruct", "last_seen")
+    assert (stream["task"], stream["ts"]) == ("reconstruct", "last_seen")
     assert not {"classes", "label"} & set(stream)
 
 

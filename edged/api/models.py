@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edged.api.inputs import Configuration, PathOrText, config_of, data_of, empty_directory
+from edged.api.inputs import config_of, data_of, empty_directory
 from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edged.api.inputs import Configuration, PathOrText
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from edged.api.inputs import Configuration, PathOrText, config_of, data_of, empty_directory
+from edged.api.inputs import config_of, data_of, empty_directory
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edged.api.inputs import Configuration, PathOrText
     from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
 
 

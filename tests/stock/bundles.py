@@ -43,7 +43,11 @@ def _reference(folder: Path, entry: Entry, optimizer: str) -> list[float]:
     bundle, batches = entry.bundle(folder / name, optimizer=optimizer), folder / f"{name}.npz"
     x, y = zip(*(entry.batch(bundle, ROWS, seed) for seed in range(FIRST, FIRST + STEPS)), strict=True)
     np.savez(batches, x=np.stack(x), y=np.stack(y))
-    return losses(entry.engines[0], bundle.path, batches)
+    engine = entry.engines[0]
+    if engine != "portable":
+        beside = folder.with_name(f"{folder.name}-{engine}") / name
+        bundle = entry.bundle(beside, optimizer=optimizer, engine=engine)
+    return losses(engine, bundle.path, batches)
 
 
 def check(found: dict[str, list[float]], expected: dict[str, list[float]]) -> None:

@@ -106,7 +106,7 @@ def test_the_doctor_finds_the_portable_engine(
     answer = stock.run("edged", "doctor", config, "--json", folder=tmp_path)
     findings = {f["what"]: f for f in answer.json}
     assert {f["level"] for f in findings.values()} == {"ok"}, answer.out
-    assert findings["engine"]["result"] == "portable (native is not installed here)"
+    assert findings["engine"]["result"] == "portable: every operator that it needs is there"
 
 
 def test_the_native_engine_is_refused_with_what_to_do(

@@ -46,6 +46,7 @@ def _reference(folder: Path, entry: Entry, optimizer: str) -> list[float]:
     engine = entry.engines[0]
     if engine != "portable":
         beside = folder.with_name(f"{folder.name}-{engine}") / name
+        beside.parent.mkdir(exist_ok=True)
         bundle = entry.bundle(beside, optimizer=optimizer, engine=engine)
     return losses(engine, bundle.path, batches)
 

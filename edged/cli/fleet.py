@@ -164,37 +164,3 @@ def fleet_include(config: FleetPath, device: DeviceName) -> None:
 
     control = exclude(load(config).dir, device, include=True)
     sys.stdout.write(f"excluded: {', '.join(control.excluded) or 'none'}\n")
-
-
-@fleet_app.command("sim")
-def fleet_sim(
-    data: Annotated[Path, Argument(metavar="DATA", help="recorded stream with classes: .npz, .csv")],
-    out: Annotated[
-        Path | None, Option("--out", "-o", metavar="FILE.json", help="file for the report")
-    ] = None,
-    key: Annotated[str, Option(help="array that names each row's device")] = "key",
-    unseen: Annotated[int, Option(help="number of keys that take no part, to test the model on")] = 0,
-    rounds: Annotated[int, Option(help="number of rounds", min=1)] = 20,
-    epochs: Annotated[int, Option(help="epochs of each device in a round", min=1)] = 5,
-    learning_rate: Annotated[float, Option(help="of stochastic gradient descent", min=1e-6)] = 0.1,
-    hidden: Annotated[int, Option(help="units of the hidden layer", min=1)] = 256,
-    clip_norm: Annotated[float, Option(help="maximum L2 norm of an update", min=1e-6)] = 1.0,
-    reduce: Annotated[str, Option(help="mean, trimmed_mean or median")] = "mean",
-    trim: Annotated[float, Option(help="share that trimmed_mean cuts at either end")] = 0.1,
-    masks: Annotated[
-        bool, Option("--masks", help="mask the updates, so that only their sum is known")
-    ] = False,
-    seed: Annotated[int, Option(help="of the division, the weights and the training")] = 0,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Simulate a fleet on parts of a recording, with real engines, broker and coordinator."""
-    from edged.fleet.simulation.simulation import SimulationPlan, lines_of, run
-
-    if out is not None:
-        check_file(out, force=force)
-    plan = SimulationPlan(
-        data, key, unseen, rounds, epochs, learning_rate, clip_norm, reduce, trim, hidden, masks, seed
-    )
-    report = run(plan, out)
-    print_json(report.to_json()) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

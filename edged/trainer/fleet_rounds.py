@@ -7,7 +7,6 @@ the device's own learning is not touched.
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -158,8 +157,7 @@ class RoundTrainer:
 class FleetUpdateTrainer:
     """Trains in a round of the fleet, and stores the update that is to be sent.
 
-    `device` is the device's name, `max_bytes` the cap of the fleet's model when it is unpacked. With a `seed`
-    rounds shuffle the same way again, for a simulation.
+    `device` is the device's name, `max_bytes` the cap of the fleet's model when it is unpacked.
     """
 
     def __init__(
@@ -169,12 +167,9 @@ class FleetUpdateTrainer:
         trainer: RoundTrainer,
         data: LearnerData,
         max_bytes: int,
-        *,
-        seed: int | None = None,
     ) -> None:
         self._device, self._trainer, self._data, self._max_bytes = device, trainer, data, max_bytes
         self._kept = SentUpdates(state)
-        self._seed = seed
 
     def contribute(self, order: TrainRound) -> RoundResult:
         """Train in a round, and keep the update durably.
@@ -189,7 +184,7 @@ class FleetUpdateTrainer:
         newest = self._kept.newest()
         residual = {} if newest is None else newest.residual()
         made = self._trainer.train_round(
-            base, announced.config, residual, rng=self._rng(announced.round), seconds=order.seconds
+            base, announced.config, residual, rng=np.random.default_rng(), seconds=order.seconds
         )
         if not made.coded:
             raise RefusedError("training has changed nothing: there is nothing to send", where="round")
@@ -205,9 +200,6 @@ class FleetUpdateTrainer:
             bytes=len(kept.blob),
             seconds=time.monotonic() - started,
         )
-
-    def _rng(self, number: int) -> np.random.Generator:
-        return np.random.default_rng(secrets.randbits(256) if self._seed is None else (self._seed, number))
 
     def _about(self, announced: RoundAnnouncement, made: RoundContribution, upto: int) -> KeptUpdate:
         return KeptUpdate(

@@ -30,13 +30,10 @@ class Trainer:
     """Executes the daemon's orders with the parts that a configuration describes.
 
     `control` stops and paces runs and hears their reports; `setup` names the weights that the first run
-    begins with, and whose samples are learned. With a `seed` rounds of a fleet draw what a simulation can
-    draw again.
+    begins with, and whose samples are learned.
     """
 
-    def __init__(
-        self, config: Config, control: RunControl, setup: messages.Setup, *, seed: int | None = None
-    ) -> None:
+    def __init__(self, config: Config, control: RunControl, setup: messages.Setup) -> None:
         if config.model.bundle is None:
             raise ConfigError("the trainer needs a bundle", where="model.bundle")
         bundle = open_bundle(config.model.bundle, config.model.keys)
@@ -65,7 +62,7 @@ class Trainer:
         rounds = RoundTrainer(task, engines, data, control)
         self._reviewer = LabelReviewer(task, samples, control)
         self._in_fleet = config.fleet is not None
-        self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, data, MAX_UPDATE_BYTES, seed=seed)
+        self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, data, MAX_UPDATE_BYTES)
 
     def close(self) -> None:
         """Close the log."""

@@ -48,7 +48,6 @@ ALSO = {
     "artifacts params": ["--get", "layer1.bias"],
     "demo": ["--seconds", "10"],
     "init": ["--yes", "--broker", "localhost:1"],
-    "fleet sim": ["--key", "machine", "--rounds", "1"],
     "fleet ui": ["--broker-ws", "wss://localhost:1", "--listen", "127.0.0.1:0"],
 }
 

@@ -108,10 +108,3 @@ def test_the_network_of_the_tutorial_is_the_one_that_was_exported() -> None:
     network = "nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))"
     assert network in (EXPORTED / "make.py").read_text(encoding="utf-8")
     assert network in (DOCS / "tutorial-pytorch.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.full
-@pytest.mark.timeout(180)
-def test_fifty_devices_are_simulated(broker: Mosquitto, tmp_path: Path) -> None:
-    run("tutorial-flower.md", broker, tmp_path)
-    assert "unseen" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")

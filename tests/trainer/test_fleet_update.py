@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +44,10 @@ class Moving(RoundTrainer):
 
     def __init__(self) -> None:
         self.given: list[Weights] = []
-        self.drawn: list[int] = []
 
-    def train_round(self, *args: Any, rng: np.random.Generator, **_: Any) -> RoundContribution:
+    def train_round(self, *args: Any, **_: Any) -> RoundContribution:
         residual: Weights = args[2]
         self.given.append(residual)
-        self.drawn.append(int(rng.integers(2**62)))
         more = {"w": residual.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
         return RoundContribution(code(MODEL, "int8"), more, 10, 1, 1.0)
 
@@ -76,16 +73,3 @@ def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
     assert given[0] == {}
     for count, residual in enumerate(given[1:], 1):
         assert residual["w"].tolist() == [[float(count)] * 3] * 2
-
-
-def test_only_a_simulation_draws_the_same_again(tmp_path: Path) -> None:
-    announced, model = announced_model(tmp_path)
-
-    def drawn(seed: int | None, number: int) -> int:
-        trainer = Moving()
-        part = FleetUpdateTrainer("d", tmp_path / "state", trainer, Ten(), 1 << 20, seed=seed)
-        part.contribute(TrainRound(number, replace(announced, round=number), model, seconds=60.0))
-        return trainer.drawn[0]
-
-    assert drawn(7, 1) == drawn(7, 1)
-    assert len({drawn(7, 1), drawn(7, 2), drawn(8, 1), drawn(None, 1), drawn(None, 1)}) == 5

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from edged.config import FleetConfig
 from edged.device.events import Listener
-from edged.device.fleet_member.member import MemberHost
-from edged.device.fleet_member.round_executor import RoundExecutor
+from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
 from edged.domain.events import Event, FleetAccepted, FleetDeclined, FleetFailed, FleetRefused
 from edged.domain.federated.messages import Evaluation, FleetTopics, RoundAnnouncement, UpdateHeader, split
 from edged.domain.federated.participation import stranger
@@ -36,7 +35,7 @@ class LocalTransport(Listener):
     connected = True
 
     def __init__(
-        self, config: FleetConfig, topics: FleetTopics, work: RoundExecutor, host: MemberHost
+        self, config: FleetConfig, topics: FleetTopics, work: RoundExecutor, host: DeviceHost
     ) -> None:
         self._config, self._topics = config, topics
         self._work, self._host = work, host

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged import signing
 from edged.clock import Clock
 from edged.config import FleetConfig
 from edged.device.fleet_member.masked_rounds import MaskedRounds
-from edged.device.fleet_member.round_executor import RoundExecutor
+from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
 from edged.device.fleet_member.traffic import ModelFetcher, UpdateSender
 from edged.device.fleet_member.transports import FleetTransport
 from edged.device.learning.trainer_slot import StoppedRunError
@@ -60,23 +60,6 @@ STATE_SECONDS = 60.0  # between two messages on the device's state; changes are 
 log = get_logger("edged.member")
 
 
-class MemberHost(Protocol):
-    """The device that a member runs on; see `DeviceHost`."""
-
-    @property
-    def record(self) -> MembershipRecord:
-        """The membership record as it was last stored; may be read from any thread."""
-
-    def store(self, record: MembershipRecord) -> None:
-        """Store the membership record durably; raises StorageError when the disk refuses."""
-
-    def between_runs(self, job: Callable[[], None]) -> None:
-        """Call `job` on another thread as soon as no training run is in progress."""
-
-    def event(self, event: Event) -> None:
-        """Report an event of the contract."""
-
-
 class Member:
     """Takes part in the rounds of a fleet for the device with this name.
 
@@ -91,7 +74,7 @@ class Member:
         topics: FleetTopics,
         transport: FleetTransport,
         work: RoundExecutor,
-        host: MemberHost,
+        host: DeviceHost,
         state: Path,
         clock: Clock,
     ) -> None:

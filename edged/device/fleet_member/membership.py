@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from edged.config.fleet import FleetConfig
 from edged.device.events import Events, Extension
 from edged.device.fleet_member.local_transport import LocalTransport
 from edged.device.fleet_member.member import Member
-from edged.device.fleet_member.round_executor import RoundExecutor
+from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
 from edged.device.fleet_member.transports import FleetTransport, MqttTransport, SignedTransport
-from edged.device.learning.worker import TrainingWorker
 from edged.device.live_pipeline import LivePipeline
 from edged.domain.events import Event
 from edged.domain.federated.messages import FleetTopics
-from edged.domain.federated.participation import MembershipRecord
 from edged.mqtt.client.session import Session
 from edged.signing import Keys
 from edged.storage.models.installed_bundles import ActiveBundle
-from edged.storage.models.registry import Registry
-
-RECORD = "fleet"  # name of the registry's value
-
-
-class DeviceHost:
-    """Keeps a member's record in the registry and carries out its work on the learning thread."""
-
-    def __init__(self, registry: Registry, worker: TrainingWorker, events: Events) -> None:
-        self._registry, self._worker, self._events = registry, worker, events
-        self._record = MembershipRecord.from_json(registry.get_value(RECORD) or {})
-
-    @property
-    def record(self) -> MembershipRecord:
-        """The membership record as it was last stored."""
-        return self._record
-
-    def store(self, record: MembershipRecord) -> None:
-        """Store the membership record durably.
-
-        Raises StorageError when the disk refuses.
-        """
-        self._registry.set_value(RECORD, record.to_json())
-        self._record = record
-
-    def between_runs(self, job: Callable[[], None]) -> None:
-        """Call `job` on the learning thread, after the present training run."""
-        self._worker.between_runs(job)
-
-    def event(self, event: Event) -> None:
-        """Report an event of the contract."""
-        self._events.event(event)
 
 
 class Membership(Extension):

@@ -1,21 +1,27 @@
-"""What the device does in a round of its fleet, by its trainer and its gate."""
+"""The device as its member of the fleet uses it: its trainer, its gate, and the member's record."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edged import __version__
 from edged.config.fleet import FleetConfig
+from edged.device.events import Events
+from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Pipeline
+from edged.domain.events import Event
+from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.round_orders import FleetModelResult, RoundResult, TrainRound, TryFleetModel
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import TrainingOrder
 from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import EdgedError
 from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.registry import Registry
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement
@@ -24,6 +30,7 @@ R = TypeVar("R", bound="Message")
 
 FRESH_SECONDS = 30.0  # that it is remembered which bundle trains
 CHARGED = 50.0  # percent of a battery from which on it counts as charged, where no guard says
+RECORD = "fleet"  # name of the registry's value
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class RoundExecutor:
     """Trains in rounds and judges the fleet's models.
 
     The trainer of `pipeline` trains and judges, its rollout brings the fleet's model into service. `train`
-    and `evaluate` take long; the member calls them within `MemberHost.between_runs`.
+    and `evaluate` take long; the member calls them within `DeviceHost.between_runs`.
     """
 
     def __init__(self, pipeline: Pipeline, fleet: FleetConfig, bundles: ActiveBundle) -> None:
@@ -139,3 +146,32 @@ class RoundExecutor:
             raise
         finally:
             self._scheduler.spend(time.monotonic() - started)
+
+
+class DeviceHost:
+    """Keeps a member's record in the registry and carries out its work on the learning thread."""
+
+    def __init__(self, registry: Registry, worker: TrainingWorker, events: Events) -> None:
+        self._registry, self._worker, self._events = registry, worker, events
+        self._record = MembershipRecord.from_json(registry.get_value(RECORD) or {})
+
+    @property
+    def record(self) -> MembershipRecord:
+        """The membership record as it was last stored."""
+        return self._record
+
+    def store(self, record: MembershipRecord) -> None:
+        """Store the membership record durably.
+
+        Raises StorageError when the disk refuses.
+        """
+        self._registry.set_value(RECORD, record.to_json())
+        self._record = record
+
+    def between_runs(self, job: Callable[[], None]) -> None:
+        """Call `job` on the learning thread, after the present training run."""
+        self._worker.between_runs(job)
+
+    def event(self, event: Event) -> None:
+        """Report an event of the contract."""
+        self._events.event(event)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from edged.config.fleet import FleetConfig
 from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
 from edged.domain.events import FleetAccepted, FleetDeclined
 from edged.domain.federated.messages import (
     PART_BYTES,
@@ -23,7 +23,6 @@ from edged.domain.federated.messages import (
 )
 from edged.domain.federated.participation import MembershipRecord
 from edged.errors import RefusedError
-from edged.fleet.simulation.devices import PooledHost, VirtualDevice
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
@@ -33,7 +32,14 @@ TOKEN, DIGEST = "0" * 32, "a" * 64
 MODEL = bytes(PART_BYTES + 7)
 
 
-class Bench(VirtualDevice):
+class Judged(DeviceHost):
+    """Remembers which model of its fleet it has judged, and nothing else."""
+
+    def __init__(self, digest: str) -> None:
+        self._record = MembershipRecord(judged=digest)
+
+
+class Bench(RoundExecutor):
     """Trains the bundle of the tests, and nothing else."""
 
     def __init__(self) -> None: ...
@@ -44,10 +50,7 @@ class Bench(VirtualDevice):
 
 def transport(judged: str = "") -> LocalTransport:
     """The transport of a device that has judged this model of its fleet."""
-    with ThreadPoolExecutor(1) as pool:
-        host = PooledHost(pool)
-    host.store(MembershipRecord(judged=judged))
-    return LocalTransport(FleetConfig(name="plant", flower=True), TOPICS, Bench(), host)
+    return LocalTransport(FleetConfig(name="plant", flower=True), TOPICS, Bench(), Judged(judged))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ function show() {
 }
 
 /** Sends commands one after the other; the answers' data, or null where one was refused. */
-export async function carryOut(...commands) {
+async function carryOut(...commands) {
   const found = [];
   for (const [name, fields] of commands) {
     const answer = await post(`api/commands/${name}`, fields).then((one) => one.json()).catch(() => null);
@@ -45,14 +45,14 @@ export async function carryOut(...commands) {
 }
 
 /** Changes labels to `label` each (`[{ id, label }]`), which then count as checked; the commands that undo it. */
-export async function change(labels) {
+async function change(labels) {
   const ids = labels.map((one) => one.id);
   const done = await carryOut(["label", { labels }], ["labels.confirm", { ids }]);
   return done && [["label.undo", { number: done[0].number }], ["labels.confirm", { ids, right: false }]];
 }
 
 /** Confirms labels; the commands that undo it. */
-export async function confirm(ids) {
+async function confirm(ids) {
   return (await carryOut(["labels.confirm", { ids }])) && [["labels.confirm", { ids, right: false }]];
 }
 

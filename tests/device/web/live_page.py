@@ -170,7 +170,7 @@ def test_it_can_be_read_by_everybody(url: str) -> None:
         assert {name: ratio for name, ratio in ratios.items() if ratio < CONTRAST} == {}
 
 
-def test_seven_tabs_stay_live_over_one_stream(url: str) -> None:
+def test_of_seven_tabs_the_one_that_is_seen_has_a_stream(url: str) -> None:
     found = look("tabs", url)
     assert found["seconds"] < 2 * SOON
     assert (found["tabs"], found["streams"]) == (7, 1.0)

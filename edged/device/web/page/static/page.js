@@ -1,8 +1,6 @@
 // Keeps the page up to date and carries out what its buttons say. What a section shows comes from the device as HTML;
 // this file knows when to ask for it.
 
-import { listen } from "./line.js";
-
 const at = (id) => document.getElementById(id);
 const PAUSE = 1000; // milliseconds between two looks at everything
 const LIVELY = ["predictions", "sensors"]; // what changes with every sample
@@ -143,6 +141,18 @@ at("leave")?.addEventListener("click", async () => {
 
 // ---- what happens --------------------------------------------------------------------------
 
+const NAMES = ["events", "metrics", "predictions", "state/model", "state/training", "state/drift", "state/buffer",
+  "state/config", "response/evaluate", "response/train"]; // those two are answered twice: the second time here
+const STATES = { live: "live", lost: "Disconnected. Showing the last known data.", rest: "Paused in the background" };
+let source = null; // the event stream, while the page is seen: a browser opens six connections to a host at most
+
+function line(state) {
+  if (at("line").className === state) return;
+  at("line").textContent = STATES[state];
+  at("line").className = state;
+  if (state === "live") refresh(null);
+}
+
 function heard(name, values) {
   const answer = name.startsWith("response/");
   refresh(name === "predictions" ? LIVELY : null, answer);
@@ -150,15 +160,30 @@ function heard(name, values) {
   document.dispatchEvent(new CustomEvent("edged", { detail: name })); // for other parts of the page
 }
 
-const STATES = { live: "live", lost: "Disconnected. Showing the last known data.", rest: "Paused in the background" };
-function line(state) {
-  at("line").textContent = STATES[state];
-  at("line").className = state;
-  if (state === "live") refresh(null);
+function open() {
+  const own = source = new EventSource("api/events?topics=events,state,metrics,predictions,response");
+  own.onopen = () => line("live");
+  own.onerror = () => {
+    line("lost");
+    if (own.readyState === EventSource.CLOSED) setTimeout(() => { if (source === own) open(); }, 3000); // refused
+  };
+  for (const name of NAMES) own.addEventListener(name, (event) => heard(name, JSON.parse(event.data)));
+}
+
+function rest() {
+  source?.close();
+  source = null;
+  line("rest");
+}
+
+function seen() {
+  if (document.hidden) rest();
+  else if (source === null) open();
 }
 
 localise(document);
 if ("live" in document.body.dataset) {
-  listen("api/events?topics=events,state,metrics,predictions,response", heard, line);
+  document.addEventListener("visibilitychange", seen);
+  seen();
   setInterval(() => { if (!document.hidden) refresh(null); }, 15000); // ages grow without any event
 }

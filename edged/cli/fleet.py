@@ -109,25 +109,6 @@ def fleet_round(
     sys.stdout.write(f"{text}{'' if report.running or order is None else '; when the coordinator runs'}\n")
 
 
-@fleet_app.command("history")
-def fleet_history(
-    config: FleetPath,
-    device: Annotated[str | None, Option(metavar="DEVICE", help="only entries of this device")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show which device took which model when, and who approved or ordered what, oldest first."""
-    from dataclasses import asdict
-
-    from edged.fleet.config import load
-    from edged.fleet.coordinator.history import line_of, read_history
-
-    entries = [entry for entry in read_history(load(config).dir) if device in (None, entry.device)]
-    if as_json:
-        print_json({"entries": [asdict(entry) for entry in entries]})
-    else:
-        sys.stdout.writelines(line_of(entry) + "\n" for entry in entries)
-
-
 @fleet_app.command("export")
 def fleet_export(
     config: FleetPath,

@@ -22,7 +22,6 @@ from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.channel import Announcer, Channel, Inbox
 from edged.fleet.coordinator.control import Control, ControlReader, Order
 from edged.fleet.coordinator.devices import RoundDevices, States, choose
-from edged.fleet.coordinator.history import ModelHistory
 from edged.fleet.coordinator.journal import CoordinatorJournal, ModelOrigin, RoundRecord
 from edged.fleet.coordinator.masks import MaskKeeper
 from edged.fleet.coordinator.models import (
@@ -98,7 +97,6 @@ class Coordinator:
         self.reports = RoundReports(self.journal, self.course)
         self._states = States()
         self._devices = RoundDevices(config, self._states, self._reader)
-        self._history = ModelHistory(config.dir, disk)
         self._inbox = Inbox(config.broker.constants.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
@@ -170,7 +168,6 @@ class Coordinator:
         self.admission.close()
         self._masks.close()
         self.reports.close()
-        self._history.close()
         self.journal.close()
 
     def stop(self) -> None:
@@ -186,7 +183,6 @@ class Coordinator:
         receipts = self.admission.commit()
         self._masks.commit()
         self.reports.commit()
-        self._history.commit()
         self._session.ack(deliveries)
         self._announcer.receipts(receipts)
         if self._connected.is_set():
@@ -206,7 +202,6 @@ class Coordinator:
                 self.admission.receive(device, number, part, payload)
             elif kind == "state":
                 self._states.receive(device, payload)
-                self._history.record(self._states.get(device), self.course, self._clock.now())
             elif kind == "mask":
                 self._reader.check(device)
                 self._masks.receive(device, number, part, payload)
@@ -279,13 +274,12 @@ class Coordinator:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
         course = self.course = replace(self.course, order=order.token)
         log.info("fleet_order", what=order.what, round=order.round, phase=order.phase, by=order.by)
-        self._history.order(order, now)
         if (order.round, order.phase) != (course.number, course.phase):
             self.journal.store(course)
         elif course.phase in ("waiting", "done"):
             self._transition(replace(course, until=now))
         elif order.what == "abandon":
-            self._abandon(now, "abandoned by the operator")
+            self._abandon(now, f"abandoned by {order.by or 'the operator'}")
         elif course.phase == "approval":
             self.course = replace(course, approved_by=order.by)
             self._next_stage(now)

@@ -193,5 +193,6 @@ def _reasons(why_not: Mapping[str, str]) -> list[str]:
 
 def _round(entry: RoundRecord) -> str:
     what = "accepted" if entry.accepted else "refused"
-    more = f"; worse for {', '.join(entry.dissenters[:SHOWN])}" if entry.dissenters else ""
+    more = f", approved by {entry.approved_by}" if entry.approved_by else ""
+    more += f"; worse for {', '.join(entry.dissenters[:SHOWN])}" if entry.dissenters else ""
     return f"round {entry.round}: {what}, version {entry.version}: {entry.reason}{more}"

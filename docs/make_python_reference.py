@@ -16,14 +16,20 @@ from typing import Any
 from generated import write_or_check
 
 from edged import api
-from edged.api.state import ModelEntry, RunEntry
+from edged.domain.judging.verdict import Verdict
+from edged.domain.training.training_run import ModelData, RunCause, RunOptions
+from edged.storage.journal.journal import RunRecord
+from edged.storage.models.records import ModelFigures, ModelRecord
 from edged.storage.samples.sample_table import SampleTable
 from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport, RankedConfiguration
 
 PAGE = Path(__file__).with_name("python-api.md")
 FUNCTIONS = (api.evaluate, api.compare, api.feed, api.new_model, api.build, api.open_state)
 RESULTS = (api.State, api.Figures, SampleTable, api.FeedResult, api.BuiltBundle)
-RECORDS = (EvaluationReport, EvaluationComparison, RankedConfiguration, ModelEntry, RunEntry)
+RECORDS = (
+    EvaluationReport, EvaluationComparison, RankedConfiguration,
+    ModelRecord, ModelData, ModelFigures, Verdict, RunRecord, RunCause, RunOptions,
+)  # fmt: skip
 _SECTION = re.compile(r"^(\w+)\n-+\n", re.MULTILINE)
 INTRODUCTION = """\
 # Python API

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.api.inputs import PathOrText
-    from edged.domain.training.training_run import ModelData
-    from edged.storage.models.records import ModelRecord, Status
+    from edged.storage.journal.journal import RunRecord
+    from edged.storage.models.records import ModelRecord
     from edged.storage.models.registry import Registry
     from edged.storage.samples.sample_table import SampleTable, SampleTableReader
 
@@ -56,54 +56,6 @@ class Figures:
     reported: float | None
 
 
-@dataclass(frozen=True)
-class ModelEntry:
-    """What the registry knows of a model.
-
-    `source` is `bundle`, `training` or another word; `created` is Unix seconds. `data` says where the model
-    comes from, and `origin` reads it; `metrics` is what was measured of it, `verdict` the decision of the
-    gate, None for a model that was not judged. `proven` says that it passed its probation; a `good` model was
-    champion and proven, a `retired` one was champion without having been proven.
-    """
-
-    version: int
-    parent: int | None
-    created: float
-    source: str
-    run: int | None
-    generation: int | None
-    data: Mapping[str, Any]
-    metrics: Mapping[str, Any]
-    verdict: Mapping[str, Any] | None
-    status: Status
-    proven: bool
-    pinned: bool
-
-    @property
-    def origin(self) -> ModelData:
-        """Where the model comes from."""
-        from edged.domain.training.training_run import ModelData
-
-        return ModelData.from_json(self.data)
-
-
-@dataclass(frozen=True)
-class RunEntry:
-    """One training run; `ended`, `outcome` and `result` are None while it is in progress.
-
-    `started` and `ended` are Unix seconds. `request` is what it began with. `outcome` is chosen by the
-    caller, or is `interrupted` for a run that a crash left open.
-    """
-
-    id: int
-    trigger: str
-    started: float
-    request: Mapping[str, Any]
-    ended: float | None
-    outcome: str | None
-    result: Mapping[str, Any] | None
-
-
 class State:
     """A state directory; a context manager. Made by `open_state`.
 
@@ -135,14 +87,14 @@ class State:
         """
         return self._samples.read(limit=limit, after=after, key=key, labelled=labelled)
 
-    def models(self) -> tuple[ModelEntry, ...]:
+    def models(self) -> tuple[ModelRecord, ...]:
         """Read the record of each model, oldest first: version, parent, status, verdict, metrics."""
-        return tuple(map(_model, self._registry.records()))
+        return tuple(self._registry.records())
 
-    def champion(self) -> ModelEntry | None:
+    def champion(self) -> ModelRecord | None:
         """Read the record of the model that serves; None without one."""
         version = self._registry.champion()
-        return None if version is None else _model(self._registry.get(version))
+        return None if version is None else self._registry.get(version)
 
     def model_file(self, version: int) -> Path:
         """Return the path of a model's file, all its files compared with their checksums.
@@ -151,10 +103,9 @@ class State:
         """
         return self._registry.verify(self._registry.get(version).version)
 
-    def runs(self, limit: int = 100) -> tuple[RunEntry, ...]:
+    def runs(self, limit: int = 100) -> tuple[RunRecord, ...]:
         """Read the newest training runs, newest first; `outcome` is None for one in progress."""
-        found = self._registry.runs(limit)
-        return tuple(RunEntry(**vars(run) | {"request": run.request.to_json()}) for run in found)
+        return tuple(self._registry.runs(limit))
 
     def figures(self) -> Figures:
         """Read counts, champion and live quality."""
@@ -192,11 +143,6 @@ class State:
         registry = Registry.open(self.path, readonly=True)
         self._stack.callback(registry.close)
         return registry
-
-
-def _model(record: ModelRecord) -> ModelEntry:
-    fields: dict[str, Any] = dict(record.to_json())
-    return ModelEntry(**fields)
 
 
 def open_state(path: PathOrText, *, stream: str | None = None) -> State:

@@ -132,7 +132,7 @@ DESCRIBED: dict[str, dict[str, Any]] = {
     },
     "/static/{name}": {"answer": ("*/*", TEXT)},
     "/api/session": {"answer": (JSON, SESSION)},
-    "/api/login": {"requestBody": json_body(obj(token=TEXT)), "answer": (JSON, SESSION)},
+    "/api/login": {"requestBody": json_body(obj(code=TEXT)), "answer": (JSON, SESSION)},
     "/api/logout": {"requestBody": json_body(ANY), "status": "204"},
     "/api/labels/suspects": {
         "parameters": [

@@ -1,4 +1,4 @@
-"""A browser on the page of a device: `python chromium.py CHECK URL TOKEN [JSON]`, with playwright.
+"""A browser on the page of a device: `python chromium.py CHECK URL CODE [JSON]`, with playwright.
 
 Prints one line of JSON with what was found. Chromium is that of the system (`EDGED_CHROMIUM`, or where Debian
 has it).
@@ -91,12 +91,12 @@ def browser(**options):
         yield fresh(program, **options)
 
 
-def enter(context, *, token=True):
-    """The page, as somebody who may steer unless without `token`."""
+def enter(context):
+    """The page, as somebody who may steer."""
     page = context.new_page()
     page.goto(URL)
-    if token and page.locator("#leave").count() == 0:
-        page.fill("#token", TOKEN)
+    if page.locator("#leave").count() == 0:
+        page.fill("#code", CODES.pop())
         page.keyboard.press("Enter")
         expect(page.locator("#leave")).to_be_visible()
     expect(page.locator("#line")).to_have_text("live")
@@ -150,7 +150,7 @@ def actions():
             steer.get_by_role("link", name="Download report").click()
         found["report"] = download.value.suggested_filename
         page.locator("#leave").click()
-        expect(page.locator("#token")).to_be_visible()
+        expect(page.locator("#code")).to_be_visible()
         return found | {"said": said}
 
 
@@ -395,5 +395,6 @@ def teach_by_hand():
 
 
 CHECKS = {check.__name__: check for check in (actions, keyboard, labels, looks, tabs, teach, teach_by_hand)}
-NAME, URL, TOKEN, *MORE = sys.argv[1:]
+NAME, URL, CODES, *MORE = sys.argv[1:]
+CODES = CODES.split(",")
 print(json.dumps(CHECKS[NAME]()))

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from edged.clock import SystemClock
+from edged.storage.web_access import Pairing
 from edged.workbench.demo.broker import free_port
 from tests.device.web.client import TOKENS, Client, token_files, web_device
 from tests.mosquitto import Mosquitto
@@ -30,6 +32,10 @@ class Site:
     def using(self, scope: str) -> Client:
         """A client with the token of a scope."""
         return self.client.using(TOKENS[scope])
+
+    def code(self, *scopes: str) -> str:
+        """A code for a browser with these scopes."""
+        return Pairing(self.device.state, SystemClock()).new_code(scopes)
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.clock import SystemClock
+from edged.storage.web_access import Pairing
 from edged.workbench.demo.broker import free_port
-from tests.device.web.client import TOKENS, token_files
+from tests.device.web.client import token_files
 from tests.device.web.live import program, run
 from tests.mosquitto import Mosquitto
 from tests.running_device import Device, running
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.timeout(300)
 SCRIPT = Path(__file__).with_name("chromium.py")
 SOON = 1.0  # seconds from a person's yes to what comes of it on the page
 CONTRAST = 3.0
+BROWSERS = 4  # that one check pairs
 TAUGHT = 300.0  # seconds until the model answers rightly by what a person has named
 LIVE = 2.0  # ... until a new class is answered
 
@@ -53,7 +56,7 @@ class Plant(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
     folder, port = tmp_path_factory.mktemp("page"), free_port()
     broker = Mosquitto(tmp_path_factory.mktemp("broker"), free_port(), ("allow_anonymous true",))
     broker.start()
@@ -73,7 +76,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             listener.wait(lambda: listener.events("model_promoted"), 60)
             listener.wait(lambda: listener.events("label_requested"), 60)
             listener.wait(lambda: "labels_reviewed" in device.log.read_text(), 60)
-            yield f"http://127.0.0.1:{port}/"
+            yield device
             plant.ending.set()
             plant.join(10)
     finally:
@@ -134,34 +137,37 @@ def lesson(broker: Mosquitto, tmp_path: Path) -> Iterator[Lesson]:
         yield made
 
 
-def look(check: str, url: str, *more: str) -> Any:
+def look(check: str, device: Device, *more: str) -> Any:
     """What one of the checks of `chromium.py` has found."""
-    done = run(program("python"), str(SCRIPT), check, url, TOKENS["control"], *more)
+    pairing = Pairing(device.state, SystemClock())
+    codes = ",".join(pairing.new_code(["read", "infer", "control"]) for _ in range(BROWSERS))
+    url = f"http://{device.values['web']['listen']}/"
+    done = run(program("python"), str(SCRIPT), check, url, codes, *more)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.pop("said") == []  # neither errors nor breaches of the policy of content
     return found
 
 
-def test_each_action_changes_what_is_shown_within_a_second(url: str) -> None:
-    found = look("actions", url)
+def test_each_action_changes_what_is_shown_within_a_second(desk: Device) -> None:
+    found = look("actions", desk)
     assert found.pop("declined") is True
     assert found.pop("report") == "edged-rig.html"
     assert set(found) == {"label", "pause", "resume", "train", "rollback", "pin", "evaluate"}
     assert {name: seconds for name, seconds in found.items() if seconds > SOON} == {}
 
 
-def test_it_is_used_with_the_keyboard_alone(url: str) -> None:
-    assert look("keyboard", url) == {"focus": "train"}
+def test_it_is_used_with_the_keyboard_alone(desk: Device) -> None:
+    assert look("keyboard", desk) == {"focus": "train"}
 
 
-def test_suspect_labels_are_corrected_in_bulk(url: str) -> None:
-    found = look("labels", url)
+def test_suspect_labels_are_corrected_in_bulk(desk: Device) -> None:
+    found = look("labels", desk)
     assert found == dict.fromkeys(("changed", "others", "undone", "kept", "confirmed"), True)
 
 
-def test_it_can_be_read_by_everybody(url: str) -> None:
-    found = look("looks", url)
+def test_it_can_be_read_by_everybody(desk: Device) -> None:
+    found = look("looks", desk)
     assert found["axe"] == []
     assert found["wide"] == []
     assert len(found["contrast"]) == 4
@@ -170,8 +176,8 @@ def test_it_can_be_read_by_everybody(url: str) -> None:
         assert {name: ratio for name, ratio in ratios.items() if ratio < CONTRAST} == {}
 
 
-def test_of_seven_tabs_the_one_that_is_seen_has_a_stream(url: str) -> None:
-    found = look("tabs", url)
+def test_of_seven_tabs_the_one_that_is_seen_has_a_stream(desk: Device) -> None:
+    found = look("tabs", desk)
     assert found["seconds"] < 2 * SOON
     assert (found["tabs"], found["streams"]) == (7, 1.0)
 
@@ -182,11 +188,11 @@ def test_a_person_teaches_three_activities_without_a_terminal(
 ) -> None:
     """By the head alone, and once a network serves that has never seen the third of them."""
     more = json.dumps([lesson.stretches(rows), lesson.later(), version])
-    found = look("teach", f"http://127.0.0.1:{lesson.port}/", more)
+    found = look("teach", lesson.device, more)
     assert found["samples"] == list(rows)
     assert found["right"] < TAUGHT
     assert found["new"] < LIVE
 
 
 def test_a_stretch_is_named_by_keyboard_alone_and_on_a_phone(lesson: Lesson) -> None:
-    assert look("teach_by_hand", f"http://127.0.0.1:{lesson.port}/") == {"zoomed": True}
+    assert look("teach_by_hand", lesson.device) == {"zoomed": True}

@@ -15,8 +15,6 @@ from edged.device.web.http.authentication import (
     FAILURES,
     LOCAL,
     MOST_ADDRESSES,
-    MOST_SESSIONS,
-    SESSION_SECONDS,
     Access,
     Attempts,
     Scope,
@@ -24,6 +22,7 @@ from edged.device.web.http.authentication import (
 )
 from edged.device.web.http.routes import Login, session_of
 from edged.errors import ConfigError
+from edged.storage.web_access import SESSION_SECONDS, Pairing
 from tests.device.web.client import TOKENS, token_files
 
 
@@ -76,14 +75,16 @@ def test_scopes_do_not_share_a_token(tmp_path: Path) -> None:
         Tokens({"read": path, "control": path})
 
 
-def test_on_this_machine_all_but_control_is_open_without_tokens(clock: VirtualClock) -> None:
-    access = Access(Tokens({}), closed=False, clock=clock)
+def test_on_this_machine_all_but_control_is_open_without_tokens(tmp_path: Path, clock: VirtualClock) -> None:
+    access = Access(Tokens({}), closed=False, clock=clock, pairing=Pairing(tmp_path, clock))
     assert access.anybody.scopes == {"read", "infer", "scrape", "ingest"}
     assert LOCAL.scopes == {"read", "infer", "control", "scrape", "ingest"}
 
 
 def test_a_token_closes_its_scope_for_everybody_else(tmp_path: Path, clock: VirtualClock) -> None:
-    access = Access(Tokens(files(tmp_path, "infer")), closed=False, clock=clock)
+    access = Access(
+        Tokens(files(tmp_path, "infer")), closed=False, clock=clock, pairing=Pairing(tmp_path, clock)
+    )
     assert access.anybody.scopes == {"read", "scrape"}
 
 
@@ -91,11 +92,13 @@ def test_where_labels_are_signed_only_the_token_for_it_stores_them(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     tokens = Tokens(files(tmp_path, "ingest"))
-    assert "ingest" not in Access(Tokens({}), closed=False, clock=clock, signed=True).anybody.scopes
-    signed = Access(Tokens(files(tmp_path, "infer")), closed=True, clock=clock, signed=True)
+    pairing = Pairing(tmp_path, clock)
+    alone = Access(Tokens({}), closed=False, clock=clock, pairing=pairing, signed=True)
+    assert "ingest" not in alone.anybody.scopes
+    signed = Access(Tokens(files(tmp_path, "infer")), closed=True, clock=clock, pairing=pairing, signed=True)
     for access, scope, granted in (
         (signed, "infer", {"infer"}),
-        (Access(tokens, closed=True, clock=clock, signed=True), "ingest", {"ingest"}),
+        (Access(tokens, closed=True, clock=clock, pairing=pairing, signed=True), "ingest", {"ingest"}),
     ):
         found = access.of_token(TOKENS[scope])
         assert found is not None
@@ -103,32 +106,28 @@ def test_where_labels_are_signed_only_the_token_for_it_stores_them(
 
 
 def test_from_outside_nothing_is_open(tmp_path: Path, clock: VirtualClock) -> None:
-    access = Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock)
+    access = Access(
+        Tokens(files(tmp_path, "read")), closed=True, clock=clock, pairing=Pairing(tmp_path, clock)
+    )
     assert access.anybody.scopes == frozenset()
     found = access.of_token(TOKENS["read"])
     assert found is not None
     assert found.scopes == {"read"}
 
 
-def test_a_session_does_what_its_token_did_until_it_ends(tmp_path: Path, clock: VirtualClock) -> None:
-    access = Access(Tokens(files(tmp_path, "control")), closed=True, clock=clock)
-    begun = access.login(TOKENS["control"])
+def test_a_session_does_what_its_code_opens_until_it_ends(tmp_path: Path, clock: VirtualClock) -> None:
+    pairing = Pairing(tmp_path, clock)
+    access = Access(Tokens(files(tmp_path, "control")), closed=True, clock=clock, pairing=pairing)
+    begun = access.login(pairing.new_code(["read", "control"], "desk"))
     assert begun is not None
-    name, granted, _ = begun
-    assert granted.scopes == {"read", "control"}
-    assert access.sessions.find(name) == granted
-    assert access.sessions.find(name[:-1]) is None
-    clock.advance_to(1000.0 + SESSION_SECONDS)
-    assert access.sessions.find(name) is None
+    name, granted = begun
+    assert (granted.scopes, granted.name) == ({"read", "control"}, "desk")
+    assert access.of_session(name) == granted
+    assert access.of_session(name[:-1]) is None
+    clock.advance_to(clock.now() + SESSION_SECONDS)
+    assert access.of_session(name) is None
     assert access.login("wrong") is None
-
-
-def test_sessions_are_bounded(tmp_path: Path, clock: VirtualClock) -> None:
-    access = Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock)
-    names = [begun[0] for _ in range(MOST_SESSIONS + 1) if (begun := access.login(TOKENS["read"]))]
-    assert [access.sessions.find(name) is not None for name in names] == [False] + [True] * MOST_SESSIONS
-    access.sessions.log_out(names[-1])
-    assert access.sessions.find(names[-1]) is None
+    assert access.login(TOKENS["control"]) is None
 
 
 def test_wrong_tokens_are_counted_by_address(clock: VirtualClock) -> None:
@@ -152,8 +151,9 @@ def test_addresses_are_bounded(clock: VirtualClock) -> None:
 def test_with_tls_the_cookie_never_leaves_it(
     tmp_path: Path, clock: VirtualClock, scheme: str, name: str
 ) -> None:
-    login = Login(Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock))
-    body = json.dumps({"token": TOKENS["read"]}).encode()
+    pairing = Pairing(tmp_path, clock)
+    login = Login(Access(Tokens({}), closed=True, clock=clock, pairing=pairing))
+    body = json.dumps({"code": pairing.new_code(["read"])}).encode()
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}

@@ -52,13 +52,13 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     COMMAND: ("POST", ("control",)),
 }
 BODIES: dict[str, Any] = {
-    "/api/login": {"token": TOKENS["read"]},
+    "/api/login": {},  # no code: 400
     "/api/logout": {},
     "/v1/samples": [],  # neither a sample nor a label: 400
     "/v1/labels": [],
     COMMAND: {"what": "nothing"},  # reaches the command, which refuses it: 400
 }
-OPEN = {COMMAND: 400, "/v1/samples": 400, "/v1/labels": 400, "/api/logout": 204}
+OPEN = {COMMAND: 400, "/api/login": 400, "/v1/samples": 400, "/v1/labels": 400, "/api/logout": 204}
 FOREIGN = {
     "another host": (421, {"host": "evil.example"}),
     "another host with our port": (421, {"host": "evil.example:80"}),
@@ -294,15 +294,16 @@ def test_nothing_writes_the_configuration_or_takes_paths_and_urls(site: Site, co
 
 class TestSessions:
     def login(self, site: Site, scope: str) -> tuple[Client, str]:
-        answer = site.client("POST", "/api/login", {"token": TOKENS[scope]})
+        code = site.code(scope)
+        answer = site.client("POST", "/api/login", {"code": code})
         assert answer.status == 200, answer
         cookie = answer.headers["set-cookie"]
         for word in ("HttpOnly", "SameSite=strict", "Path=/"):
             assert word in cookie
-        assert TOKENS[scope] not in cookie
+        assert code not in cookie
         return Client(site.port, None, {"cookie": cookie.partition(";")[0]}), answer.json["csrf"]
 
-    def test_a_session_does_what_its_token_does(self, site: Site) -> None:
+    def test_a_session_does_what_its_code_opens(self, site: Site) -> None:
         browser, _ = self.login(site, "read")
         assert browser("GET", "/api/session").json["scopes"] == ["read"]
         assert browser("GET", "/api/status").status == 200
@@ -324,9 +325,9 @@ class TestSessions:
         assert browser("POST", "/api/logout", {}, x_csrf_token=csrf).status == 204
         assert browser("GET", "/api/status").status == 401
 
-    @pytest.mark.parametrize("token", ["\\ud800", "\\u0000", "\\udc80" + TOKENS["read"]])
-    def test_tokens_that_are_no_text_are_wrong_ones(self, site: Site, token: str) -> None:
-        body = f'{{"token": "{token}"}}'.encode()
+    @pytest.mark.parametrize("code", ["\\ud800", "\\u0000", "\\udc802345678"])
+    def test_codes_that_are_no_text_are_wrong_ones(self, site: Site, code: str) -> None:
+        body = f'{{"code": "{code}"}}'.encode()
         stranger = site.client.elsewhere("127.0.0.67")
         assert stranger("POST", "/api/login", body, content_type="application/json").status == 401
 
@@ -335,7 +336,7 @@ class TestSessions:
         assert browser("GET", "/api/status").status == 403
         told = browser("GET", "/api/session").json
         assert told == {"scopes": ["scrape"], "csrf": csrf}
-        answer = browser("POST", "/api/login", {"token": TOKENS["read"]}, x_csrf_token=csrf)
+        answer = browser("POST", "/api/login", {"code": site.code("read")}, x_csrf_token=csrf)
         cookie = answer.headers["set-cookie"].partition(";")[0]
         assert Client(site.port, None, {"cookie": cookie})("GET", "/api/status").status == 200
         assert browser("GET", "/metrics").status == 401, "the session before has ended"
@@ -366,15 +367,15 @@ def test_no_secret_is_in_the_log_or_in_an_answer(site: Site) -> None:
 
 def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(site: Site) -> None:
     stranger = site.client.elsewhere("127.0.0.66")
-    wrong = [stranger("POST", "/api/login", {"token": "x" * 40}).status for _ in range(2 * FAILURES)]
+    wrong = [stranger("POST", "/api/login", {"code": "x" * 40}).status for _ in range(2 * FAILURES)]
     assert set(wrong) <= {401, 429}
     assert wrong[-1] == 429
-    limited = stranger("POST", "/api/login", {"token": "y" * 40})
+    limited = stranger("POST", "/api/login", {"code": "y" * 40})
     assert limited.status == 429
     assert limited.headers["retry-after"] == "60"
-    assert stranger("POST", "/api/login", {"token": TOKENS["read"]}).status == 200
+    assert stranger("POST", "/api/login", {"code": site.code("read")}).status == 429
     assert stranger.using(TOKENS["read"])("GET", "/api/status").status == 200
-    assert site.client("POST", "/api/login", {"token": TOKENS["read"]}).status == 200
+    assert site.client("POST", "/api/login", {"code": site.code("read")}).status == 200
     refused = site.using("scrape")("GET", "/metrics").body.decode()
     assert 'edged_http_refused_total{reason="attempts"}' in refused
     assert json.loads(limited.body)["error"]

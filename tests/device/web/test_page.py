@@ -88,7 +88,7 @@ def test_who_may_not_look_sees_a_form_alone(site: Site) -> None:
         answer = client("GET", "/")
         page = Checker(answer.body.decode())
         assert answer.status == 200
-        assert {"token", "ask"} <= set(page.ids)
+        assert {"code", "ask"} <= set(page.ids)
         assert not set(SECTIONS) & set(page.ids)
         assert "data-live" not in answer.body.decode()
 
@@ -100,7 +100,7 @@ def test_who_may_look_sees_everything_and_steers_nothing(site: Site) -> None:
     assert "Healthy" in page.text or "Needs attention" in page.text
     assert "version 1" in page.text
     assert "data-command" not in text
-    assert "token" in page.ids
+    assert "code" in page.ids
 
 
 def test_who_may_steer_has_buttons_that_ask(site: Site) -> None:

@@ -50,7 +50,7 @@ class Browser(Client):
 
     def pair(self, code: str) -> int:
         """Type a code into the form."""
-        answer = self.ask("POST", "/api/login", {"token": code})
+        answer = self.ask("POST", "/api/login", {"code": code})
         if answer.status == 200:
             cookie = answer.headers["set-cookie"]
             assert {"HttpOnly", "Secure", "SameSite=strict"} <= {part.strip() for part in cookie.split(";")}
@@ -94,7 +94,7 @@ def wrong(code: str) -> str:
 def test_without_a_code_nothing_is_open(lan: Lan) -> None:
     browser = lan.browser()
     page = browser("GET", "/")
-    assert "Code or token" in page.body.decode()
+    assert "Code</label>" in page.body.decode()
     assert "edged web pair" in page.body.decode()
     for path in ("/api/status", "/api/page", "/metrics", "/v2"):
         assert browser("GET", path).status == 401

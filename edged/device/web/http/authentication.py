@@ -1,19 +1,17 @@
-"""Permissions over HTTP: scopes, tokens, browser sessions, and the limit on wrong tokens."""
+"""Permissions over HTTP: scopes, tokens of programs, sessions of browsers, and the limit on wrong tokens."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from edged.clock import Clock
 from edged.domain.token_bucket import TokenBucket
 from edged.errors import ConfigError
-from edged.storage.web_access import SESSION_SECONDS as PAIRED_SECONDS
 from edged.storage.web_access import Pairing
 
 Scope = Literal["read", "infer", "control", "scrape", "ingest"]
@@ -40,8 +38,6 @@ WITHOUT_TOKENS: frozenset[Scope] = frozenset(("read", "infer", "scrape", "ingest
 """What is open to everybody on this machine, as far as there is no token for it."""
 
 SHORTEST = 32  # characters of a token: at least 128 bits where it is hexadecimal
-SESSION_SECONDS = 12 * 3600.0
-MOST_SESSIONS = 64
 FAILURES = 5  # wrong tokens at once, and a minute
 MOST_ADDRESSES = 1024
 
@@ -50,8 +46,8 @@ MOST_ADDRESSES = 1024
 class Pass:
     """Permissions of a request.
 
-    `csrf` is what unsafe requests of a session must carry; `known` says that a token was shown, now or when
-    the session began. `name` is that of a paired browser.
+    `csrf` is what unsafe requests of a session must carry; `known` says that a token or a session was shown.
+    `name` is that of a paired browser.
     """
 
     scopes: frozenset[Scope]
@@ -118,40 +114,6 @@ def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
-class Sessions:
-    """Sessions of browsers that have logged in; in memory, so a restart ends them.
-
-    Beyond `MOST_SESSIONS` the oldest session ends.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._known: dict[bytes, tuple[float, Pass]] = {}
-
-    def begin(self, scopes: frozenset[Scope]) -> tuple[str, Pass]:
-        """Start a session: its cookie value, and what it may do."""
-        name = secrets.token_urlsafe(32)
-        granted = Pass(scopes, secrets.token_urlsafe(24))
-        while len(self._known) >= MOST_SESSIONS:
-            del self._known[next(iter(self._known))]
-        self._known[_hash(name)] = (self._clock.monotonic() + SESSION_SECONDS, granted)
-        return name, granted
-
-    def find(self, name: str) -> Pass | None:
-        """Return the permissions of the session with this cookie value; None if there is no such session."""
-        found = self._known.get(_hash(name))
-        if found is None:
-            return None
-        if self._clock.monotonic() >= found[0]:
-            self.log_out(name)
-            return None
-        return found[1]
-
-    def log_out(self, name: str) -> None:
-        """End the session with this cookie value. Safe to call twice."""
-        self._known.pop(_hash(name), None)
-
-
 class Attempts:
     """Counts wrong tokens by address: `FAILURES` at once, then as many per minute."""
 
@@ -173,22 +135,13 @@ class Attempts:
         return bucket.try_acquire(self._clock.monotonic())
 
 
-class BegunSession(NamedTuple):
-    """A session that has begun: its cookie value, what it may do, and for how long (seconds)."""
-
-    cookie: str
-    granted: Pass
-    seconds: float
-
-
 class Access:
     """Grants permissions to requests by their token or session.
 
-    `sessions` are those of browsers, `attempts` counts wrong tokens, `anybody` are the permissions of a
-    request without a token or session. With `closed` only tokens open anything: where the network reaches the
-    port. Else what has no token of its own is open, `control` excepted. With `signed` labels must be signed
-    elsewhere, so only a token for it opens `ingest`. `pairing` has the sessions of paired browsers, which
-    survive a restart.
+    `pairing` has the sessions of browsers, `attempts` counts wrong tokens and codes, `anybody` are the
+    permissions of a request without a token or session. With `closed` only tokens and sessions open anything:
+    where the network reaches the port. Else what has no token of its own is open, `control` excepted. With
+    `signed` labels must be signed elsewhere, so only a token for it opens `ingest`.
     """
 
     def __init__(
@@ -197,11 +150,10 @@ class Access:
         *,
         closed: bool,
         clock: Clock,
+        pairing: Pairing,
         signed: bool = False,
-        pairing: Pairing | None = None,
     ) -> None:
         self._tokens, self._signed, self._pairing = tokens, signed, pairing
-        self.sessions = Sessions(clock)
         self.attempts = Attempts(clock)
         # Who closes recording by inference does not expect another open way to the samples.
         shut = tokens.scopes | ({"ingest"} if signed or "infer" in tokens.scopes else frozenset())
@@ -214,23 +166,17 @@ class Access:
             opened -= {"ingest"}
         return Pass(opened | self.anybody.scopes) if opened else None
 
-    def login(self, token: str) -> BegunSession | None:
-        """Exchange a token or a pairing code for a session; None if it is wrong.
+    def login(self, code: str) -> tuple[str, Pass] | None:
+        """Exchange a pairing code for a session: its cookie value and permissions; None for a wrong code.
 
-        It may wait for the disk. Raises StorageError where a code could not be exchanged.
+        It may wait for the disk. Raises StorageError.
         """
-        granted = self.of_token(token)
-        if granted is not None:
-            return BegunSession(*self.sessions.begin(granted.scopes), SESSION_SECONDS)
-        cookie = None if self._pairing is None else self._pairing.redeem(token)
+        cookie = self._pairing.redeem(code)
         shown = None if cookie is None else self.of_session(cookie)
-        return None if cookie is None or shown is None else BegunSession(cookie, shown, PAIRED_SECONDS)
+        return None if cookie is None or shown is None else (cookie, shown)
 
     def of_session(self, cookie: str) -> Pass | None:
         """Return the permissions of a session by its cookie value; None without such a session."""
-        found = self.sessions.find(cookie)
-        if found is not None or self._pairing is None:
-            return found
         paired = self._pairing.find(cookie)
         if paired is None:
             return None
@@ -239,9 +185,7 @@ class Access:
 
     def logout(self, cookie: str) -> None:
         """End the session with this cookie value. It may wait for the disk; raises StorageError."""
-        self.sessions.log_out(cookie)
-        if self._pairing is not None:
-            self._pairing.log_out(cookie)
+        self._pairing.log_out(cookie)
 
 
 def _csrf_of(cookie: str) -> str:

@@ -18,7 +18,7 @@ from edged.device.web.http.bodies import JSON, HttpError, as_json, read_body, re
 from edged.device.web.http.guard import SAFE
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
-from edged.storage.web_access import normalised
+from edged.storage.web_access import SESSION_SECONDS
 
 if TYPE_CHECKING:
     Endpoint = Callable[[Request], Awaitable[Response]]
@@ -124,11 +124,15 @@ def _of_token(access: Access, authorization: bytes, address: str) -> Pass:
 
 
 def wrong_token(access: Access, address: str) -> HttpError:
-    """Count an invalid token; return the 401 error, or 429 for too many of them."""
+    """Count a wrong token or code; return the 401 error, or 429 for too many of them."""
     if access.attempts.failed(address):
-        return HttpError(401, "invalid token", kind="token", headers={"www-authenticate": "Bearer"})
+        return HttpError(401, "invalid token or code", kind="token", headers={"www-authenticate": "Bearer"})
     return HttpError(
-        429, "too many wrong tokens", kind="attempts", remedy="wait a minute", headers={"retry-after": "60"}
+        429,
+        "too many wrong tokens and codes",
+        kind="attempts",
+        remedy="wait a minute",
+        headers={"retry-after": "60"},
     )
 
 
@@ -167,7 +171,7 @@ async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Login:
-    """Endpoints `/api/session` and `/api/login`, `/api/logout`: a token is sent once, for a session."""
+    """Endpoints `/api/session` and `/api/login`, `/api/logout`: a code is sent once, for a session."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -177,18 +181,19 @@ class Login:
         return as_json(_pass_fields(request.scope["edged.pass"]))
 
     async def begin(self, request: Request) -> Response:
-        """Exchange `{"token": …}`, a token or a pairing code, for a session cookie."""
-        token, address = await _token(request), address_of(request.scope)
-        if normalised(token) is not None and self._access.attempts.exhausted(address):
+        """Exchange `{"code": …}`, a pairing code, for a session cookie."""
+        code, address = await _code(request), address_of(request.scope)
+        if self._access.attempts.exhausted(address):
             raise wrong_token(self._access, address)  # a code is short: those who guess do not go on
-        found = await asyncio.to_thread(self._access.login, token)
+        found = await asyncio.to_thread(self._access.login, code)
         if found is None:
             raise wrong_token(self._access, address)
-        await self._log_out(request.scope)  # a browser has one session: its token may have been the wrong one
-        response = as_json(_pass_fields(found.granted))
+        cookie, granted = found
+        await self._log_out(request.scope)  # a browser has one session
+        response = as_json(_pass_fields(granted))
         name, secure = session_cookie(request.scope)
         response.set_cookie(
-            name, found.cookie, int(found.seconds), secure=secure, httponly=True, samesite="strict"
+            name, cookie, int(SESSION_SECONDS), secure=secure, httponly=True, samesite="strict"
         )
         return response
 
@@ -210,13 +215,13 @@ def _pass_fields(granted: Pass) -> dict[str, Any]:
     return {"scopes": sorted(granted.scopes), "csrf": granted.csrf}
 
 
-async def _token(request: Request) -> str:
+async def _code(request: Request) -> str:
     body = await read_body(request.scope, request.receive, LONGEST_LOGIN)
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
         fields = None
-    token = fields.get("token") if isinstance(fields, dict) else None
-    if not isinstance(token, str):
-        raise HttpError(400, 'expected {"token": …}', kind="request")
-    return token
+    code = fields.get("code") if isinstance(fields, dict) else None
+    if not isinstance(code, str):
+        raise HttpError(400, 'expected {"code": …}', kind="request")
+    return code

@@ -26,7 +26,7 @@ def actions(view: Snapshot) -> str:
     if not view.may_control:
         return (
             "<p>Read-only. To train, pause or roll back, log in with a code from <code>edged web pair"
-            " --control CONFIG</code> or with the token of <code>web.tokens.control_file</code>.</p>"
+            " --control CONFIG</code>.</p>"
             f"<p>{report}</p>"
         )
     line = [

@@ -141,8 +141,8 @@ def _switch(streams: Collection[str], here: str) -> str:
 def _login(head: str) -> str:
     return (
         f'<section id="login" aria-labelledby="login-head"><h2 id="login-head">{head}</h2><form>'
-        '<label for="token">Code or token</label> <input id="token" type="password"'
-        ' autocomplete="current-password" aria-describedby="login-how" required> <button>Log in</button>'
+        '<label for="code">Code</label> <input id="code" autocomplete="one-time-code"'
+        ' autocapitalize="characters" aria-describedby="login-how" required> <button>Log in</button>'
         '<p id="login-how"><code>edged web pair CONFIG</code> on the device shows a code.</p>'
         "</form></section>"
     )
@@ -152,7 +152,7 @@ def _who(shown: Pass) -> str:
     does = (
         "controlling" if "control" in shown.scopes else "labelling" if "infer" in shown.scopes else "reading"
     )
-    return f'<span id="who">You are {does} as {escape(shown.name or "the holder of a token")}</span> '
+    return f'<span id="who">You are {does} as {escape(shown.name)}</span> '
 
 
 def _document(title: str, body: str, shown: Pass) -> str:

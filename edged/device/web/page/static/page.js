@@ -128,8 +128,8 @@ document.addEventListener("submit", async (event) => {
 
 at("login")?.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const answer = await post("api/login", { token: at("token").value });
-  at("token").value = "";
+  const answer = await post("api/login", { code: at("code").value });
+  at("code").value = "";
   if (answer.ok) location.reload();
   else say((await answer.json()).error);
 });

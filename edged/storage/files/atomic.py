@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -267,23 +267,11 @@ def verify_directory(directory: Path) -> DirectoryManifest:
 
 def remove(path: Path, *, disk: Disk = DISK) -> None:
     """Delete a published file or directory so that no half of it can ever be seen."""
-    (doomed,) = set_aside([path], disk=disk)
+    doomed = staging_path(path.parent, path.name)
     with disk_errors("removing", path):
-        disk.sync(path.parent)
+        disk.rename(path, doomed)
+        disk.sync(path.parent)  # deleted earlier, a power cut may bring back the name without some files
         disk.remove(doomed)
-
-
-def set_aside(paths: Iterable[Path], *, disk: Disk = DISK) -> list[Path]:
-    """Give what is to be removed names for `sweep`; they may be deleted once their directory is synced.
-
-    Deleted earlier, a power cut may bring back the name of a directory that lacks files.
-    """
-    doomed = []
-    for path in paths:
-        with disk_errors("removing", path):
-            doomed.append(staging_path(path.parent, path.name))
-            disk.rename(path, doomed[-1])
-    return doomed
 
 
 def sweep(parent: Path, *, disk: Disk = DISK) -> list[str]:

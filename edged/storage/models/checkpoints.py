@@ -1,6 +1,7 @@
 """Checkpoints: generations of everything needed to continue a training bit-exactly.
 
-`checkpoints/<number>/` holds the engine's own files, `state.json`, `arrays.npz` and the manifest.
+`checkpoints/<number>/` holds the engine's own files, `state.json`, `arrays.npz` and the manifest; updates of
+a fleet's rounds are kept in the same form.
 One process writes (the trainer); any may read.
 """
 
@@ -8,8 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from edged.storage.files import atomic
 
 STATE = "state.json"
 ARRAYS = "arrays.npz"
-# Fixed, so that the same arrays always make the same bytes.
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -83,29 +81,29 @@ class Checkpoints:
         with atomic.disk_errors("writing a checkpoint", staging):
             self._disk.write(staging / STATE, json.dumps(dict(state)).encode())
             self._disk.write(staging / ARRAYS, pack_arrays(arrays))
-        # Not the newest, damaged or not: after a power cut its number would be given again.
-        surplus = [path for path in self._surplus(max(1, self._keep - 1)) if path != self._path(number - 1)]
-        doomed = atomic.set_aside(surplus, disk=self._disk)
+        # Durable before an older one goes: a power cut leaves this one or those before it.
         atomic.publish_directory(staging, self._path(number), extra={"generation": number}, disk=self._disk)
         self._whole.add(number)
-        with atomic.disk_errors("removing a checkpoint", self._directory):
-            for path in doomed:  # their new names are durable with that of the new generation
-                self._disk.remove(path)
-        for path in self._surplus(self._keep):
+        for path in self._surplus():
             atomic.remove(path, disk=self._disk)
         return number
 
     def latest(self) -> Generation | None:
         """The newest generation that is whole; the damaged ones above it are listed in `damaged`."""
+        return next(self.whole(), None)
+
+    def whole(self) -> Iterator[Generation]:
+        """Read the generations that are whole, newest first; the others are listed in `damaged`."""
         self.damaged = []
         for number in reversed(self.numbers()):
             try:
-                return self.get(number)
+                found = self.get(number)
             except StorageError:  # damaged, or on a part of the disk that cannot be read any more
                 # One that is gone was pruned by its writer in this moment: that is no damage.
                 if self._path(number).exists():
                     self.damaged.append(number)
-        return None
+            else:
+                yield found
 
     def get(self, number: int) -> Generation:
         """Verify and read one generation.
@@ -123,12 +121,12 @@ class Checkpoints:
     def _path(self, number: int) -> Path:
         return self._directory / str(number)
 
-    def _surplus(self, keep: int) -> list[Path]:
+    def _surplus(self) -> list[Path]:
         """All generations but the newest `keep` that are whole."""
         numbers = self.numbers()
-        whole = [number for number in reversed(numbers) if self._is_whole(number)]
-        self._whole.intersection_update(whole[:keep])
-        return [self._path(number) for number in numbers if number not in whole[:keep]]
+        kept = [number for number in reversed(numbers) if self._is_whole(number)][: self._keep]
+        self._whole.intersection_update(kept)
+        return [self._path(number) for number in numbers if number not in kept]
 
     def _is_whole(self, number: int) -> bool:
         if number not in self._whole:
@@ -145,15 +143,12 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
     Raises StorageError for an array of Python objects: those would have to be pickled.
     """
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            if array.dtype.hasobject:
-                raise StorageError(f"array {name!r} holds Python objects", where=ARRAYS,
-                                   remedy="store numbers or text only")  # fmt: skip
-            member = io.BytesIO()
-            np.lib.format.write_array(member, array, allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), member.getvalue())
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise StorageError(f"array {name!r} holds Python objects", where=ARRAYS,
+                               remedy="store numbers or text only")  # fmt: skip
+    file, named = io.BytesIO(), dict[str, Any](arrays)
+    np.savez(file, **named)
     return file.getvalue()
 
 

@@ -69,29 +69,30 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
 
 
-class SyncCounter(Disk):
-    """Lists what is synced."""
+class StepRecorder(Disk):
+    """Lists what happens to names in a directory."""
 
-    def __init__(self) -> None:
-        self.synced: list[Path] = []
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.steps: list[str] = []
 
     def sync(self, path: Path) -> None:
         super().sync(path)
-        self.synced.append(path)
+        self.steps += ["sync"] if path == self.directory else []
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.steps.append(f"publish {target.name}" if target.name.isdigit() else f"remove {source.name}")
 
 
-@pytest.mark.parametrize(("keep", "syncs"), [(1, 2), (2, 1), (3, 1)])
-def test_the_sync_of_a_new_one_covers_the_removal_of_the_oldest(
-    tmp_path: Path, keep: int, syncs: int
-) -> None:
-    checkpoints = Checkpoints(tmp_path, keep, disk=(disk := SyncCounter()))
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_a_new_one_is_durable_before_the_oldest_goes(tmp_path: Path, keep: int) -> None:
+    checkpoints = Checkpoints(tmp_path, keep, disk=(disk := StepRecorder(tmp_path)))
     for number in range(keep):
         publish(checkpoints, number)
-    disk.synced.clear()
+    disk.steps.clear()
     publish(checkpoints, keep)
-    assert disk.synced.count(tmp_path) == syncs, (
-        "where only one is kept, it goes after the new one is durable"
-    )
+    assert disk.steps == [f"publish {keep + 1}", "sync", "remove 1", "sync"]
     assert len(checkpoints.numbers()) == keep
 
 

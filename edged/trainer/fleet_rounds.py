@@ -182,7 +182,7 @@ class FleetUpdateTrainer:
         upto = self._data.last_seq()
         base = fleet_model(order.model, announced.base.hash, self._max_bytes)
         newest = self._kept.newest()
-        residual = {} if newest is None else newest.residual()
+        residual = {} if newest is None else newest.residual
         made = self._trainer.train_round(
             base, announced.config, residual, rng=np.random.default_rng(), seconds=order.seconds
         )

@@ -6,7 +6,6 @@ this survives a power cut, and joins the next update.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,37 +14,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.federated.round_orders import KeptUpdate
-from edged.errors import CorruptError, StorageError, TrainingError
+from edged.errors import TrainingError
 from edged.logs import get_logger
-from edged.storage.files import atomic
-from edged.storage.models.checkpoints import pack_arrays, unpack_arrays
+from edged.storage.files.atomic import disk_errors
+from edged.storage.models.checkpoints import Checkpoints
 
 ROUNDS = "rounds"
 KEPT = 8
-_UPDATE, _RESIDUAL, _ABOUT = "update.bin", "residual.npz", "about.json"
+_UPDATE = "update.bin"
 
 log = get_logger("edged.sent")
 
 
 @dataclass(frozen=True)
 class SentUpdate:
-    """One update: what is kept about it, and its bytes."""
+    """One update: what is kept about it, its bytes, and what its coding has left out."""
 
     number: int
     about: KeptUpdate
     blob: bytes
-    folder: Path
-
-    def residual(self) -> dict[str, NDArray[np.float32]]:
-        """Return what its coding has left out; it joins the next update."""
-        return unpack_arrays((self.folder / _RESIDUAL).read_bytes())
+    residual: Mapping[str, NDArray[np.float32]]
 
 
 class SentUpdates:
     """The newest updates of one state directory; one thread adds, any may read."""
 
     def __init__(self, state: Path) -> None:
-        self._folder = state / ROUNDS
+        self._stored = Checkpoints(state / ROUNDS, KEPT)
 
     def newest(self) -> SentUpdate | None:
         """The last one; None before the first, and where none is whole."""
@@ -60,36 +55,17 @@ class SentUpdates:
 
         Raises StorageError when the disk refuses; then nothing may be sent.
         """
-        atomic.make_directory(self._folder)
-        atomic.sweep(self._folder)
-        number = max(self._numbers(), default=0) + 1
-        staging, final = atomic.staging_path(self._folder, str(number)), self._folder / str(number)
-        with atomic.disk_errors("keeping the update", final):
-            staging.mkdir()
+        staging = self._stored.stage()
+        with disk_errors("keeping the update", staging):
             (staging / _UPDATE).write_bytes(blob)
-            (staging / _RESIDUAL).write_bytes(pack_arrays(residual))
-            (staging / _ABOUT).write_text(json.dumps(about.to_json()), encoding="utf-8")
-        atomic.publish_directory(staging, final)
-        for old in self._numbers()[KEPT:]:
-            atomic.remove(self._folder / str(old))
-        return SentUpdate(number, about, blob, final)
-
-    def _numbers(self) -> list[int]:
-        if not self._folder.is_dir():
-            return []
-        return sorted(
-            (int(path.name) for path in self._folder.iterdir() if path.name.isdigit()), reverse=True
-        )
+        return SentUpdate(self._stored.publish(staging, about.to_json(), residual), about, blob, residual)
 
     def all(self) -> Iterator[SentUpdate]:
         """Those that are kept and whole, newest first."""
-        for number in self._numbers():
-            folder = self._folder / str(number)
+        for found in self._stored.whole():
             try:
-                atomic.verify_directory(folder)
-                about = KeptUpdate.from_json(json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
-                blob = (folder / _UPDATE).read_bytes()
-            except (CorruptError, StorageError, TrainingError, OSError) as problem:
-                log.warning("update_unreadable", number=number, problem=str(problem))
-                continue
-            yield SentUpdate(number, about, blob, folder)
+                about, blob = KeptUpdate.from_json(found.state), (found.path / _UPDATE).read_bytes()
+            except (TrainingError, OSError) as problem:
+                log.warning("update_unreadable", number=found.number, problem=str(problem))
+            else:
+                yield SentUpdate(found.number, about, blob, found.arrays)

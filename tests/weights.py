@@ -175,11 +175,10 @@ class Follower:
             self._ask(version, missing)
             return
         try:
-            blob = weight_encoding.join(manifest, chunks)
+            self.held = weight_encoding.received(manifest, b"".join(chunks))
         except CorruptError:
             self.damaged += 1
             raise
-        self.held = weight_encoding.received(manifest, blob)
         self.order.append(version)
         with self._lock:
             for name in names:

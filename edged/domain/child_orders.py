@@ -163,7 +163,7 @@ class FirstOpening(Order[Opened]):
     Attributes
     ----------
     kind
-        A `bundle` that is installed from the chunks of its file, a `model` in chunks, or the `configured`
+        A `bundle` that is installed from its file, a `model` file, or the `configured`
         bundle: a directory or one file.
     state
         The device's state directory.
@@ -175,8 +175,8 @@ class FirstOpening(Order[Opened]):
         Most bytes that an installed bundle may have.
     keys
         Public keys of which one must have signed a bundle; none where no signature is asked for.
-    sources
-        The chunks in their order; of the configured bundle its path.
+    source
+        The path of the file, or of the configured bundle.
     bundle
         The bundle that a `model` is for.
     keep
@@ -199,7 +199,7 @@ class FirstOpening(Order[Opened]):
     batch: int
     max_bytes: int
     keys: tuple[Path, ...]
-    sources: tuple[Path, ...]
+    source: Path
     parent: int
     memory: int
     seconds: int

@@ -143,24 +143,6 @@ def manifest(blob: bytes, chunks: Sequence[bytes]) -> TransferManifest:
     return TransferManifest(whole.bytes, whole.sha256, tuple(entry_of(chunk) for chunk in chunks))
 
 
-def join(manifest: TransferManifest, chunks: Sequence[bytes]) -> bytes:
-    """The blob from its chunks, each and the whole checked against the manifest.
-
-    Raises CorruptError naming what does not fit.
-    """
-    if manifest.encoding not in (ENCODING, CODED):
-        raise damaged(f"encoding {manifest.encoding!r} is not known here")
-    if len(chunks) != len(manifest.chunks):
-        raise damaged(f"{len(chunks)} of {len(manifest.chunks)} chunks")
-    for number, (chunk, expected) in enumerate(zip(chunks, manifest.chunks, strict=True)):
-        if entry_of(chunk) != expected:
-            raise damaged(f"chunk {number} is not what the manifest says")
-    blob = b"".join(chunks)
-    if entry_of(blob) != FileEntry(manifest.bytes, manifest.sha256):
-        raise damaged("the chunks together are not what the manifest says")
-    return blob
-
-
 def damaged(what: str) -> CorruptError:
     """The error for an update that is not what was sent."""
     return CorruptError(what, where="weights", remedy="ask for the update again")
@@ -171,9 +153,11 @@ def received(
 ) -> dict[str, NDArray[np.float32]]:
     """Return the parameters of an update.
 
-    `blob` is what `join` returns, with at most `limit` bytes when it is unpacked.
+    `blob` are its chunks together, with at most `limit` bytes when it is unpacked.
     Raises CorruptError when the update is damaged, or is not the parameters that its manifest names.
     """
+    if entry_of(blob) != FileEntry(manifest.bytes, manifest.sha256):
+        raise damaged("the chunks together are not what the manifest says")
     if manifest.encoding == ENCODING:
         parameters, _ = unpack(blob, limit)
     elif manifest.encoding == CODED:

@@ -82,9 +82,9 @@ def open_first(order: FirstOpening) -> Opened:
 
     if order.kind == "bundle":
         installed = InstalledBundles(order.state)
-        bundle = installed.install(order.sources, order.max_bytes, check, set(order.keep))
+        bundle = installed.install(order.source, order.max_bytes, check, set(order.keep))
     else:
-        (path,) = order.sources
+        path = order.source
         bundle = open_bundle(unpacked(path, order.state, keys) if path.is_file() else path, keys)
         check(bundle)
     return Opened(bundle.fingerprint, version, signer)
@@ -94,8 +94,7 @@ def _read_model(order: FirstOpening) -> None:
     from edged.engines.onnx.fields import parameters_within
 
     bundle = open_bundle(order.bundle or order.state / "bundle", order.keys)
-    content = b"".join(chunk.read_bytes() for chunk in order.sources)
-    parameters_within(content, (*bundle.trainable, *bundle.frozen))
+    parameters_within(order.source.read_bytes(), (*bundle.trainable, *bundle.frozen))
 
 
 def run(bundle: Bundle, order: FirstOpening) -> None:

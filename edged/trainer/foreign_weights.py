@@ -56,8 +56,7 @@ class WeightImporter:
 
         Raises RefusedError when the update does not fit this model; CorruptError when it is damaged.
         """
-        manifest, chunks = read_transfer(order.folder)
-        blob = weight_encoding.join(manifest, chunks)
+        manifest, blob = read_transfer(order.folder)
         weights = self.checked(weight_encoding.received(manifest, blob, self._max_bytes))
         return self._candidate(order.run, Received(order.folder.name, manifest.sha256), weights)
 
@@ -67,9 +66,9 @@ class WeightImporter:
         Raises RefusedError when it is another network than the bundle's; CorruptError when it is no ONNX
         model.
         """
-        manifest, chunks = read_transfer(order.folder)
+        manifest, content = read_transfer(order.folder)
         names = (*self._task.bundle.trainable, *self._task.bundle.frozen)
-        other = self.checked(parameters_within(b"".join(chunks), names))
+        other = self.checked(parameters_within(content, names))
         return self._candidate(order.run, Received(order.folder.name, manifest.sha256), other)
 
     def import_initial(self, order: AdoptInitial) -> Candidate:

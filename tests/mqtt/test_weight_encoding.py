@@ -49,7 +49,8 @@ def test_split_and_join(blob: bytes, size: int) -> None:
     chunks = weight_encoding.split(blob, size)
     assert all(0 < len(chunk) <= size for chunk in chunks)
     manifest = TransferManifest.from_json(json.loads(json.dumps(manifest_of(blob, chunks).to_json())))
-    assert weight_encoding.join(manifest, chunks) == blob
+    assert b"".join(chunks) == blob
+    assert (manifest.bytes, len(manifest.chunks)) == (len(blob), len(chunks))
 
 
 def test_the_manifest_says_the_sizes() -> None:
@@ -66,23 +67,22 @@ def test_a_chunk_needs_bytes() -> None:
 
 def test_damage_in_any_place_is_noticed() -> None:
     blob = weight_encoding.pack(PARAMETERS)
-    chunks = weight_encoding.split(blob, 64)
-    manifest = manifest_of(blob, chunks)
-    for number, chunk in enumerate(chunks):
-        damaged = [*chunks[:number], bytes([chunk[0] ^ 1]) + chunk[1:], *chunks[number + 1 :]]
-        with pytest.raises(CorruptError, match=f"chunk {number} "):
-            weight_encoding.join(manifest, damaged)
-    with pytest.raises(CorruptError, match="chunks"):
-        weight_encoding.join(manifest, chunks[:-1])
+    manifest = manifest_of(blob, weight_encoding.split(blob, 64))
+    assert weight_encoding.received(manifest, blob).keys() == PARAMETERS.keys()
+    for place in range(0, len(blob), 16):
+        with pytest.raises(CorruptError, match="together"):
+            weight_encoding.received(manifest, blob[:place] + bytes([blob[place] ^ 1]) + blob[place + 1 :])
     with pytest.raises(CorruptError, match="together"):
-        weight_encoding.join(replace(manifest, sha256="0" * 64), chunks)
+        weight_encoding.received(manifest, blob[:-1])
+    with pytest.raises(CorruptError, match="together"):
+        weight_encoding.received(replace(manifest, sha256="0" * 64), blob)
 
 
 def test_an_unknown_encoding() -> None:
     with pytest.raises(CorruptError, match="encoding 'pickle' is not known"):
-        weight_encoding.join(replace(manifest_of(b"", []), encoding="pickle"), [])
+        weight_encoding.received(replace(manifest_of(b"", []), encoding="pickle"), b"")
     with pytest.raises(CorruptError, match="encoding None is not known"):
-        weight_encoding.join(weight_encoding.manifest(b"", []), [])
+        weight_encoding.received(weight_encoding.manifest(b"", []), b"")
 
 
 @given(st.binary(max_size=200))

@@ -17,8 +17,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import CorruptError, RefusedError
 from edged.mqtt import weight_encoding
-from edged.storage.journal.transfer_staging import TransferStaging
-from edged.storage.journal.transfers import TransferPurpose, announced
+from edged.storage.journal.transfers import TransferPurpose, TransferStaging, announced
 from edged.storage.models.registry import Registry
 from tests.device.learning_rig import LIMIT, Workshop, task
 from tests.device.learning_rig import weights as bits
@@ -67,9 +66,8 @@ class Bench:
         transfer = announced(name, json.loads(json.dumps(whole)), TransferPurpose(), LIMIT)
         staging.open(transfer)
         assert all(staging.put(name, number, chunk) for number, chunk in enumerate(chunks))
-        folder = staging.folder / name
-        assert transfer.torn(folder) == set()
-        return folder
+        transfer.check(staging.content(transfer))
+        return staging.folder / name
 
     def applied(self, values: Weights) -> Candidate:
         return self.adopter.import_weights(AdoptWeights(7, self.arrived({}, weight_encoding.pack(values))))

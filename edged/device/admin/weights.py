@@ -30,8 +30,8 @@ def unpacked(source: Path) -> Weights:
     if source.is_file():
         return _file(source)
     manifest = _manifest(source)
-    chunks = [_read(source / str(number)) for number in range(len(manifest.chunks))]
-    return weight_encoding.received(manifest, weight_encoding.join(manifest, chunks))
+    blob = b"".join(_read(source / str(number)) for number in range(len(manifest.chunks)))
+    return weight_encoding.received(manifest, blob)
 
 
 def write(parameters: Weights, out: Path, bundle: Path | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from edged.clock import Clock
@@ -67,22 +67,22 @@ class FirstOpenings:
         if version is not None and (version >= least or not self._config.model.keys):
             return
         same = (sha256, least, repr(self._config.stream.to_schema().fixed()))
-        opened = self._shared.get(same) or self._open("configured", [path], least=least)
+        opened = self._shared.get(same) or self._open("configured", path, least=least)
         self._shared[same] = opened
         self.trust.record_opened(sha256, opened.version, opened.signer)
 
-    def open_model(self, chunks: Sequence[Path], bundle: Path) -> None:
+    def open_model(self, file: Path, bundle: Path) -> None:
         """Read the parameters in a model file for a bundle; EdgedError when it is not usable."""
-        self._open("model", chunks, bundle=bundle)
+        self._open("model", file, bundle=bundle)
 
-    def install_bundle(self, chunks: Sequence[Path], keep: Iterable[str], *, downgrade: bool) -> str:
+    def install_bundle(self, file: Path, keep: Iterable[str], *, downgrade: bool) -> str:
         """Verify, open and install a bundle file; its fingerprint. Other bundles go, except those of `keep`.
 
         With `downgrade` it may be older than those before, and later ones are compared with it. Raises
         EdgedError when it is not usable.
         """
         least = 0 if downgrade else self._least("installed")
-        opened = self._open("bundle", chunks, keep, least=least)
+        opened = self._open("bundle", file, keep, least=least)
         if downgrade:
             self.trust.forget_versions()
         self.trust.record_installed(opened.signer, opened.version)
@@ -95,7 +95,7 @@ class FirstOpenings:
     def _open(
         self,
         kind: OpeningKind,
-        sources: Sequence[Path],
+        source: Path,
         keep: Iterable[str] = (),
         bundle: Path | None = None,
         least: int = 0,
@@ -104,13 +104,13 @@ class FirstOpenings:
         keys = self.trust.current(config.model.keys)
         if config.model.keys and not keys:
             raise RefusedError("every key is revoked", where="model.keys", remedy="name another one")
-        size = sum(path.stat().st_size for source in sources for path in _files(source))
+        size = sum(path.stat().st_size for path in _files(source))
         memory = limits.constants.memory_limit + SIZE_FACTOR * size
         seconds = STARTING_SECONDS + round(limits.constants.timeout)
         # Not the configuration itself: to read that takes longer than to open a bundle.
         order = FirstOpening(
             kind, config.storage.dir, config.stream.to_schema().fixed(), config.training.batch,
-            limits.max_bytes, tuple(keys), tuple(sources), os.getpid(), memory,
+            limits.max_bytes, tuple(keys), source, os.getpid(), memory,
             seconds, bundle, tuple(keep), least, self._clock.now(),
         )  # fmt: skip
         where = f"first opening of the {NAMES[kind]}"

@@ -16,8 +16,7 @@ from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, Ado
 from edged.domain.training.training_run import Candidate, RunCause, RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
-from edged.storage.journal.transfer_staging import TransferStaging
-from edged.storage.journal.transfers import Transfer, chunk_file
+from edged.storage.journal.transfers import Transfer, TransferStaging
 from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ class TransferInstaller:
         if self.outcome(transfer.name, transfer.sha256) is not None:
             self._staging.discard(transfer)  # a crash came between the outcome and this
             return
+        if not self._staging.holds(transfer):
+            return  # it has waited so long that another one took its place
         refused = TransferOutcome(transfer.name, transfer.sha256, "refused")
         trust = self._first.trust
         try:
@@ -91,9 +92,6 @@ class TransferInstaller:
                 raise
             self._finish(transfer, replace(refused, reasons=(problem.line(),)))
             return
-        if candidate is None:
-            trust.end_opening(transfer.sha256)
-            return  # a chunk was torn: its sender is told that it is missing
         _, served = self._pipeline.rollout.consider(candidate)
         unstored = "the candidate could not be verified or stored: see the event candidate_rejected"
         outcome = self._outcome_of_model(transfer.name, transfer.sha256)
@@ -101,24 +99,21 @@ class TransferInstaller:
         if served is not None:
             self._pipeline.record_champion(served.version)
 
-    def _candidate(self, transfer: Transfer) -> Candidate | None:
-        """Have the trainer make a candidate; None while chunks are missing."""
+    def _candidate(self, transfer: Transfer) -> Candidate:
+        """Have the trainer make a candidate."""
         self._fetch(transfer)
-        folder = self._staging.folder / transfer.name
-        torn = transfer.torn(folder)
-        if torn:
-            self._staging.lose(transfer, torn)
-            return None
+        content = self._staging.content(transfer)
+        transfer.check(content)
         clock, kind = self._pipeline.clock, transfer.purpose.kind
         run = self._registry.begin_run(kind, clock.now(), RunCause(transfer=transfer.name))
         try:
             if kind == "bundle":
-                candidate = self._from_bundle(run, transfer, folder)
+                candidate = self._from_bundle(run, transfer, content)
             elif kind == "model":
-                self._first.open_model(self._chunks(transfer, folder), self._active.path())
-                candidate = self._pipeline.scheduler.client.run(AdoptModel(run, folder))
+                self._first.open_model(content, self._active.path())
+                candidate = self._pipeline.scheduler.client.run(AdoptModel(run, content.parent))
             else:
-                candidate = self._pipeline.scheduler.client.run(AdoptWeights(run, folder))
+                candidate = self._pipeline.scheduler.client.run(AdoptWeights(run, content.parent))
         except EdgedError as problem:
             end = RunEnd(run, outcome="failed", error=problem.line())
             self._registry.end_run(run, clock.now(), end.outcome, end)
@@ -139,22 +134,16 @@ class TransferInstaller:
         if not self._staging.put(transfer.name, 0, data):
             raise RefusedError("the fetched file differs from the announced one", where=transfer.name)
 
-    def _from_bundle(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
+    def _from_bundle(self, run: int, transfer: Transfer, content: Path) -> Candidate:
         """Install a bundle and export its own model, in a trainer process of its own."""
         known = {str(record.data.bundle) for record in self._registry.records()}
-        fingerprint = self._first.install_bundle(
-            self._chunks(transfer, folder), known, downgrade=transfer.purpose.downgrade
-        )
+        fingerprint = self._first.install_bundle(content, known, downgrade=transfer.purpose.downgrade)
         model = self._config.model.model_copy(update={"bundle": self._installed.find(fingerprint)})
         trainer = TrainerClient(self._config.model_copy(update={"model": model}))
         try:
             return trainer.run(AdoptInitial(run, transfer.name, transfer.sha256))
         finally:
             trainer.close()
-
-    @staticmethod
-    def _chunks(transfer: Transfer, folder: Path) -> list[Path]:
-        return [folder / chunk_file(n) for n in range(len(transfer.manifest.chunks))]
 
     # ---- outcomes --------------------------------------------------------------------------
 

@@ -16,8 +16,13 @@ from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.storage.journal.transfer_staging import ChunkResult, TransferStaging
-from edged.storage.journal.transfers import Transfer, TransferPurpose, announced
+from edged.storage.journal.transfers import (
+    ChunkResult,
+    Transfer,
+    TransferPurpose,
+    TransferStaging,
+    announced,
+)
 
 if TYPE_CHECKING:
     from edged.device.learning.worker import TrainingWorker

@@ -1,23 +1,37 @@
-"""Transfers: what their senders announce, and their chunks in a folder, compared with the manifest."""
+"""Transfers that come in chunks over MQTT: one at a time, bounded, resumed after a restart.
+
+`incoming/<transfer>/` holds `about.json`, what its sender announced, and `content`, where every chunk lies in
+its place. A chunk is compared with the manifest when it comes and again by the next process: what a power cut
+has torn is merely missing.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import re
-from dataclasses import dataclass
+import threading
+from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from edged.domain.bundle_contents import entry_of
+from edged.clock import Clock
+from edged.domain.bundle_contents import FileEntry, entry_of
 from edged.domain.json_fields import JsonFields
 from edged.domain.training.update_manifest import TransferManifest
 from edged.errors import ConfigError, RefusedError
-from edged.storage.files.atomic import disk_errors
+from edged.logs import get_logger
+from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, sweep
 
+FOLDER = "incoming"
+ABOUT, CONTENT = "about.json", "content"
 MOST_CHUNKS = 10_000
+EXPIRY_SECONDS = 3600.0  # without a chunk, after which a transfer gives way to another
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-ABOUT = "about.json"
+
+log = get_logger("edged.incoming")
 
 
 @dataclass(frozen=True)
@@ -50,32 +64,22 @@ class Transfer:
     manifest: TransferManifest
     purpose: TransferPurpose
 
-    def torn(self, folder: Path) -> set[int]:
-        """Read the chunks in a folder, and return the numbers of those that are missing or damaged.
-
-        Raises
-        ------
-        ConfigError
-            When all are there, and are not what the manifest says of the whole.
-        StorageError
-            When they cannot be read.
-        """
-        digest, torn = hashlib.sha256(), set[int]()
-        with disk_errors("reading", folder):
-            for number, piece in enumerate(self.manifest.chunks):
-                path = folder / chunk_file(number)
-                chunk = path.read_bytes() if path.exists() else b""
-                digest.update(chunk)
-                if entry_of(chunk) != piece:
-                    torn.add(number)
-        if not torn and digest.hexdigest() != self.sha256:
-            raise ConfigError("the chunks together are not what the manifest says", where=self.name)
-        return torn
-
     @property
     def sha256(self) -> str:
         """Checksum of the whole file, in hexadecimal."""
         return self.manifest.sha256
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each chunk begins in the file."""
+        return list(accumulate((chunk.bytes for chunk in self.manifest.chunks), initial=0))
+
+    def check(self, content: Path) -> None:
+        """Raise ConfigError when a file is not what the manifest says of the whole."""
+        with disk_errors("reading", content):
+            found = FileEntry.of(content)
+        if found != FileEntry(self.manifest.bytes, self.sha256):
+            raise ConfigError("the chunks together are not what the manifest says", where=self.name)
 
 
 def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> Transfer:
@@ -113,18 +117,158 @@ def _malformed(*_: str) -> ConfigError:
     )
 
 
-def chunk_file(number: int) -> str:
-    """Return the name of the file that holds a chunk."""
-    return f"{number}.chunk"
+class ChunkResult(IntEnum):
+    """Result of handing over a chunk: refused, stored, or stored as the last one missing."""
+
+    REFUSED = 0
+    STORED = 1
+    LAST = 2
 
 
-def read_transfer(folder: Path) -> tuple[TransferManifest, list[bytes]]:
-    """Read manifest and chunks of a complete transfer; for a process that only reads.
+class TransferStaging:
+    """Keeps the chunks of one transfer; safe to use from several threads.
+
+    It lies in `folder`, below its name. A transfer has at most `max_bytes`, and gives way to another after
+    `expire` seconds without a chunk.
+    """
+
+    def __init__(self, state: Path, *, max_bytes: int, clock: Clock, expire: float = EXPIRY_SECONDS) -> None:
+        self.folder = state / FOLDER
+        self._max_bytes = max_bytes
+        self._expire = expire
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._touched = clock.monotonic()
+        self._missing: set[int] = set()
+        self.transfer: Transfer | None = None
+        self._restore()
+
+    def open(self, transfer: Transfer) -> list[int]:
+        """Open a transfer, or resume it; return the numbers of missing chunks.
+
+        Raises
+        ------
+        RefusedError
+            When another one is under way.
+        StorageError
+            When the disk refuses.
+        """
+        with self._lock:
+            current = self.transfer
+            if current is not None and not self.holds(transfer):
+                idle = self._clock.monotonic() - self._touched
+                if idle < self._expire and current.name != transfer.name:
+                    raise RefusedError(
+                        "another transfer is under way",
+                        where=current.name,
+                        remedy=f"finish it; it is discarded after {self._expire:g} s without a chunk",
+                    )
+                self.discard(current)
+            if self.transfer is None:
+                self._keep(transfer)
+                self._missing = set(range(len(transfer.manifest.chunks)))
+            elif self.transfer.purpose != transfer.purpose:
+                self._keep(replace(self.transfer, purpose=transfer.purpose))  # the last announcement counts
+            self._touched = self._clock.monotonic()
+            return sorted(self._missing)
+
+    def _keep(self, transfer: Transfer) -> None:
+        folder = self.folder / transfer.name
+        about = {
+            "transfer": transfer.name,
+            "manifest": transfer.manifest.to_json(),
+            "purpose": asdict(transfer.purpose),
+        }
+        make_directory(folder)
+        publish_file(folder / ABOUT, json.dumps(about).encode())
+        self.transfer = transfer
+
+    def holds(self, transfer: Transfer) -> bool:
+        """Return whether the transfer is the one that is under way."""
+        current = self.transfer
+        return current is not None and (current.name, current.sha256) == (transfer.name, transfer.sha256)
+
+    def put(self, name: str, number: int, data: bytes) -> ChunkResult:
+        """Store a chunk, if it is wanted and is what the manifest says; a second time it changes nothing.
+
+        Raises StorageError when the disk refuses.
+        """
+        with self._lock:
+            transfer = self.transfer
+            if transfer is None or name != transfer.name or not 0 <= number < len(transfer.manifest.chunks):
+                return ChunkResult.REFUSED
+            if number not in self._missing:
+                return ChunkResult.STORED
+            if entry_of(data) != transfer.manifest.chunks[number]:
+                return ChunkResult.REFUSED
+            self._write(self.content(transfer), data, transfer.starts[number])
+            self._missing.discard(number)
+            self._touched = self._clock.monotonic()
+            return ChunkResult.STORED if self._missing else ChunkResult.LAST
+
+    @staticmethod
+    def _write(path: Path, data: bytes, start: int) -> None:
+        with disk_errors("taking a chunk", path):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                left = memoryview(data)
+                while left:
+                    written = os.pwrite(file, left, start)
+                    left, start = left[written:], start + written
+            finally:
+                os.close(file)
+
+    def content(self, transfer: Transfer) -> Path:
+        """Return where the file lies, or will lie, that the transfer brings."""
+        return self.folder / transfer.name / CONTENT
+
+    def discard(self, transfer: Transfer) -> None:
+        """Delete the transfer and its chunks, unless another transfer has replaced it."""
+        with self._lock:
+            if self.transfer is None or self.transfer.sha256 != transfer.sha256:
+                return
+            folder = self.folder / self.transfer.name
+            self.transfer, self._missing = None, set()
+            if folder.exists():
+                remove(folder)
+
+    def _restore(self) -> None:
+        """What an earlier process has left: the one transfer that was under way."""
+        sweep(self.folder)
+        if not self.folder.is_dir():
+            return
+        for folder in sorted(self.folder.iterdir()):
+            transfer = None if self.transfer is not None else self._read(folder)
+            if transfer is None:
+                remove(folder)
+                continue
+            sweep(folder)
+            self.transfer, self._missing = transfer, self._torn(transfer)
+
+    def _read(self, folder: Path) -> Transfer | None:
+        try:
+            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+            purpose = TransferPurpose(**about["purpose"] | {"keys": tuple(about["purpose"]["keys"])})
+            return announced(about["transfer"], about["manifest"], purpose, self._max_bytes)
+        except (OSError, ValueError, KeyError, TypeError, ConfigError, RefusedError) as problem:
+            log.warning("transfer_dropped", path=str(folder), problem=str(problem))
+            return None
+
+    def _torn(self, transfer: Transfer) -> set[int]:
+        """Read what there is, and return the numbers of chunks that are missing or damaged."""
+        path = self.content(transfer)
+        if not path.exists():
+            return set(range(len(transfer.manifest.chunks)))
+        with disk_errors("reading", path), path.open("rb") as file:
+            chunks = enumerate(transfer.manifest.chunks)
+            return {number for number, chunk in chunks if entry_of(file.read(chunk.bytes)) != chunk}
+
+
+def read_transfer(folder: Path) -> tuple[TransferManifest, bytes]:
+    """Read manifest and content of a complete transfer; for a process that only reads.
 
     Raises StorageError when they cannot be read; CorruptError when that is no manifest.
     """
     with disk_errors("reading", folder):
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        manifest = TransferManifest.from_json(about["manifest"])
-        chunks = [(folder / chunk_file(n)).read_bytes() for n in range(len(manifest.chunks))]
-    return manifest, chunks
+        return TransferManifest.from_json(about["manifest"]), (folder / CONTENT).read_bytes()

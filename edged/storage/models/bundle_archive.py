@@ -7,7 +7,7 @@ each. Only what that names is taken.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -56,25 +56,17 @@ def pack_bundle(folder: Path, out: Path) -> int:
         staging.unlink(missing_ok=True)
 
 
-def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_PACKED) -> Bundle:
-    """Unpack a bundle file, whose pieces `chunks` are, as the new directory `folder`; the verified bundle.
+def unpack_bundle(file: Path, folder: Path, max_bytes: int = MOST_PACKED) -> Bundle:
+    """Unpack a bundle file as the new directory `folder`; the verified bundle.
 
     Raises RefusedError when the archive holds what no bundle does, or too much; BundleError or CorruptError
     when it is no whole bundle; StorageError when the disk refuses.
     """
-    whole = atomic.staging_path(folder.parent, "whole")
-    try:
-        with atomic.disk_errors("unpacking the bundle", folder):
-            with whole.open("wb") as file:
-                for chunk in chunks:
-                    file.write(chunk.read_bytes())
-            folder.mkdir()
-            with whole.open("rb") as file:
-                _extract(file, folder, max_bytes)
-        bundle = Bundle.open(folder)
-    finally:
-        whole.unlink(missing_ok=True)
-    return bundle
+    with atomic.disk_errors("unpacking the bundle", folder):
+        folder.mkdir()
+        with file.open("rb") as source:
+            _extract(source, folder, max_bytes)
+    return Bundle.open(folder)
 
 
 def _extract(source: BinaryIO, folder: Path, max_bytes: int) -> None:
@@ -104,7 +96,7 @@ def as_folder(path: Path) -> Iterator[Path]:
         raise BundleError("this is a model, not a bundle", where=str(path), remedy=remedy)
     with tempfile.TemporaryDirectory(prefix="edged-bundle-") as temporary:
         folder = Path(temporary) / path.name.removesuffix(".edged")
-        unpack_bundle([path], folder)
+        unpack_bundle(path, folder)
         yield folder
 
 
@@ -118,7 +110,7 @@ def unpack_to(path: Path, out: Path, keys: Sequence[Path]) -> Bundle:
         raise BundleError("exists already", where=str(out), remedy="name another directory")
     staging = atomic.staging_path(out.parent, out.name)
     try:
-        unpack_bundle([path], staging)
+        unpack_bundle(path, staging)
         open_bundle(staging, keys)
         publish_bundle(staging, out)
     finally:

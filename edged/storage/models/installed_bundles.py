@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edged.storage.files.atomic import make_directory, remove, staging_path, sweep
@@ -26,10 +26,8 @@ class InstalledBundles:
         folder = self._folder / fingerprint
         return folder if (folder / DESCRIPTION).is_file() else None
 
-    def install(
-        self, chunks: Iterable[Path], max_bytes: int, check: Callable[[Bundle], None], keep: set[str]
-    ) -> Bundle:
-        """Unpack, check and publish a bundle, durably; remove all others but those of `keep`.
+    def install(self, file: Path, max_bytes: int, check: Callable[[Bundle], None], keep: set[str]) -> Bundle:
+        """Unpack, check and publish the bundle in a file, durably; remove all others but those of `keep`.
 
         `check` raises EdgedError for a bundle that must not be installed; `unpack_bundle` raises others.
         """
@@ -39,7 +37,7 @@ class InstalledBundles:
         sweep(self._folder)
         staging = staging_path(self._folder, "new")
         try:
-            bundle = unpack_bundle(chunks, staging, max_bytes)
+            bundle = unpack_bundle(file, staging, max_bytes)
             check(bundle)
             final = self._folder / bundle.fingerprint
             if self.find(bundle.fingerprint) is None:

@@ -55,7 +55,7 @@ def fetched(listener: Listener, **wish: Any) -> tuple[Mapping[str, Any], list[by
 
 def decoded(manifest: Mapping[str, Any], chunks: list[bytes]) -> Weights:
     read = TransferManifest.from_json(manifest)
-    return weight_encoding.received(read, weight_encoding.join(read, chunks))
+    return weight_encoding.received(read, b"".join(chunks))
 
 
 def sent(

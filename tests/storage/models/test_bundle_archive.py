@@ -29,16 +29,10 @@ def packed(source: Path, tmp_path: Path) -> Path:
     return tmp_path / "one.edged"
 
 
-def test_what_was_packed_is_the_same_bundle_in_pieces_or_whole(
-    source: Path, packed: Path, tmp_path: Path
-) -> None:
+def test_what_was_packed_is_the_same_bundle(source: Path, packed: Path, tmp_path: Path) -> None:
     pack_bundle(source, tmp_path / "two.edged")
     assert packed.read_bytes() == (tmp_path / "two.edged").read_bytes()
-    content, chunks = packed.read_bytes(), []
-    for number in range(0, len(content), 5000):
-        chunks.append(tmp_path / f"{number}.chunk")
-        chunks[-1].write_bytes(content[number : number + 5000])
-    bundle = unpack_bundle(chunks, tmp_path / "out", LIMIT)
+    bundle = unpack_bundle(packed, tmp_path / "out", LIMIT)
     assert bundle.fingerprint == Bundle.open(source).fingerprint
 
 
@@ -93,7 +87,7 @@ def test_an_archive_that_is_no_bundle_is_refused(
 ) -> None:
     file = archive(tmp_path / "x.edged", *members, kind=kind)
     with pytest.raises((RefusedError, BundleError, CorruptError), match=problem):
-        unpack_bundle([file], tmp_path / "out", LIMIT)
+        unpack_bundle(file, tmp_path / "out", LIMIT)
 
 
 def test_any_zip_program_reads_what_is_packed_and_python_writes_the_same(
@@ -110,23 +104,23 @@ def test_a_name_that_comes_twice_is_refused(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate"):
         file = archive(tmp_path / "x.edged", ("bundle.json", b"{}"), ("bundle.json", b"{}"))
     with pytest.raises(RefusedError, match="each once"):
-        unpack_bundle([file], tmp_path / "out", LIMIT)
+        unpack_bundle(file, tmp_path / "out", LIMIT)
 
 
 def test_a_file_that_bundle_json_does_not_name_is_refused(packed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(packed, "a") as more:
         more.writestr(zipfile.ZipInfo("extra.bin", EPOCH), b"x")
     with pytest.raises(BundleError, match=r"extra.bin: .*not part of the bundle"):
-        unpack_bundle([packed], tmp_path / "out", LIMIT)
+        unpack_bundle(packed, tmp_path / "out", LIMIT)
 
 
 def test_installed_bundles_are_found_by_their_fingerprint_and_pruned(packed: Path, tmp_path: Path) -> None:
     installed = InstalledBundles(tmp_path / "state")
-    bundle = installed.install([packed], LIMIT, lambda _: None, set())
+    bundle = installed.install(packed, LIMIT, lambda _: None, set())
     assert installed.find(bundle.fingerprint) == bundle.path
     assert installed.find("../x") is None
     assert installed.find(None) is None
-    again = installed.install([packed], LIMIT, lambda _: None, set())
+    again = installed.install(packed, LIMIT, lambda _: None, set())
     assert again.path == bundle.path
 
     def refuse(_: Bundle) -> None:
@@ -134,10 +128,10 @@ def test_installed_bundles_are_found_by_their_fingerprint_and_pruned(packed: Pat
 
     other = InstalledBundles(tmp_path / "other")
     with pytest.raises(RefusedError, match="not signed"):
-        other.install([packed], LIMIT, refuse, set())
+        other.install(packed, LIMIT, refuse, set())
     assert list((tmp_path / "other" / "bundles").iterdir()) == []
     (tmp_path / "state" / "bundles" / "old").mkdir()
-    installed.install([packed], LIMIT, lambda _: None, set())
+    installed.install(packed, LIMIT, lambda _: None, set())
     assert [path.name for path in (tmp_path / "state" / "bundles").iterdir()] == [bundle.fingerprint]
 
 
@@ -148,4 +142,4 @@ def test_bundle_json_of_another_bundle_does_not_fit_the_files(source: Path, tmp_
     members = [(n, (source / n).read_bytes()) for n in text["files"]]
     file = archive(tmp_path / "x.edged", ("bundle.json", seal(text)), *members)
     with pytest.raises(CorruptError, match=r"bundle.json says"):
-        unpack_bundle([file], tmp_path / "out", LIMIT)
+        unpack_bundle(file, tmp_path / "out", LIMIT)

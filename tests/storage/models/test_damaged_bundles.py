@@ -54,7 +54,7 @@ def install(file: Path, state: Path, keys: list[Path]) -> Bundle:
     def check(bundle: Bundle) -> None:
         open_bundle(bundle.path, keys)
 
-    return InstalledBundles(state).install([file], LIMIT, check, set())
+    return InstalledBundles(state).install(file, LIMIT, check, set())
 
 
 @pytest.mark.parametrize("count", [SHORT, pytest.param(LONG, marks=pytest.mark.faults)])

@@ -28,7 +28,6 @@ from edged.storage.journal import last_run
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
-from edged.storage.models.reopening_registry import ReopeningRegistry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
 
@@ -89,10 +88,9 @@ def open_state(
         config = with_bundle(config)
         bundle = _open_bundle(config, recovery)
         bundle.check_schema(config.stream.to_schema())
-        kind = ReopeningRegistry if config.name else Registry  # of many streams most are idle
         with recovery.opening("the registry"):
             registry = unless_opened.enter_context(
-                _whole(lambda: kind.open(state), "state.db", recovery, clock)
+                _whole(lambda: Registry.open(state), "state.db", recovery, clock)
             )
             for what in registry.repaired:
                 recovery.record(what)

@@ -15,7 +15,6 @@ from edged.storage.files.atomic import verify_directory
 from edged.storage.files.checksummed_json import seal
 from edged.storage.models.records import ModelFigures, ModelRecord, Reign
 from edged.storage.models.registry import Registry
-from edged.storage.models.reopening_registry import ReopeningRegistry
 from tests.storage.disks import Fault, PowerCutError, TestedDisk, faults
 
 ROOT = Path(__file__).parents[3]
@@ -388,7 +387,6 @@ import sys
 from pathlib import Path
 from edged.domain.training.training_run import RunEnd
 from edged.storage.models.registry import Registry
-from edged.storage.models.reopening_registry import ReopeningRegistry
 from tests.storage.models.test_registry import add
 
 state = Path(sys.argv[1])
@@ -430,7 +428,7 @@ def test_a_registry_of_an_idle_stream_holds_no_file_and_goes_on(tmp_path: Path) 
         files = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
         return [path.name for path in files if path.is_relative_to(tmp_path)]
 
-    with ReopeningRegistry.open(tmp_path) as registry:
+    with Registry.open(tmp_path) as registry:
         (version,) = crowned(registry, tmp_path)
         assert opened()
         registry.shrink()

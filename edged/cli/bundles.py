@@ -232,10 +232,12 @@ def artifacts_unpack(
     """Unpack a bundle file into a directory; a damaged file leaves nothing behind."""
     from edged.storage.models.bundle_archive import unpack_to
     from edged.storage.models.bundles import refuse_foreign
+    from edged.storage.models.signatures import open_bundle
 
     refuse_foreign(out)
     with new_directory(out, "*", force=force) as folder:
-        bundle = unpack_to(file, folder, key or [])
+        name = folder.name
+        bundle = unpack_to(file, folder.parent, lambda _: name, lambda one: open_bundle(one.path, key or []))
     sys.stderr.write(f"{out}: {len(bundle.files)} files\n")
 
 

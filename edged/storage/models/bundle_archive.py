@@ -7,7 +7,7 @@ each. Only what that names is taken.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +23,7 @@ from edged.storage.models.bundles import (
     Bundle,
     FileEntry,
     is_plain,
+    publish,
 )
 from edged.storage.models.signatures import open_bundle
 
@@ -57,7 +58,7 @@ def pack_bundle(folder: Path, out: Path) -> int:
 
 
 def unpack_bundle(file: Path, folder: Path, max_bytes: int = MOST_PACKED) -> Bundle:
-    """Unpack a bundle file as the new directory `folder`; the verified bundle.
+    """Unpack a bundle file as the new directory `folder`, durably; the verified bundle.
 
     Raises RefusedError when the archive holds what no bundle does, or too much; BundleError or CorruptError
     when it is no whole bundle; StorageError when the disk refuses.
@@ -66,6 +67,8 @@ def unpack_bundle(file: Path, folder: Path, max_bytes: int = MOST_PACKED) -> Bun
         folder.mkdir()
         with file.open("rb") as source:
             _extract(source, folder, max_bytes)
+        for path in (*folder.iterdir(), folder):
+            atomic.DISK.sync(path)
     return Bundle.open(folder)
 
 
@@ -100,19 +103,24 @@ def as_folder(path: Path) -> Iterator[Path]:
         yield folder
 
 
-def unpack_to(path: Path, out: Path, keys: Sequence[Path]) -> Bundle:
-    """Unpack the bundle file at `path` as the new directory `out`, durably.
+def unpack_to(
+    file: Path,
+    parent: Path,
+    name: Callable[[Bundle], str],
+    check: Callable[[Bundle], object],
+    max_bytes: int = MOST_PACKED,
+) -> Bundle:
+    """Unpack a bundle file, durably, as a directory in `parent` with this name, unless it is there already.
 
-    Raises BundleError when `out` exists; EdgedError as `unpack_bundle`; and as `open_bundle` where keys are
-    given.
+    `check` raises EdgedError for a bundle that must not come there; `unpack_bundle` raises others.
     """
-    if out.exists():
-        raise BundleError("exists already", where=str(out), remedy="name another directory")
-    staging = atomic.staging_path(out.parent, out.name)
+    staging = atomic.staging_path(parent, "unpacked")
     try:
-        unpack_bundle(path, staging)
-        open_bundle(staging, keys)
-        publish_bundle(staging, out)
+        bundle = unpack_bundle(file, staging, max_bytes)
+        check(bundle)
+        out = parent / name(bundle)
+        if not (out / DESCRIPTION).is_file():
+            publish(staging, out)
     finally:
         if staging.exists():
             atomic.remove(staging)
@@ -122,21 +130,26 @@ def unpack_to(path: Path, out: Path, keys: Sequence[Path]) -> Bundle:
 def unpacked(path: Path, state: Path, keys: Sequence[Path]) -> Path:
     """Where the bundle file at `path` is unpacked in the state directory, once for each content of the file.
 
-    Raises what `unpack_to` does.
+    Raises what `unpack_bundle` does, and as `open_bundle` where keys are given.
     """
     place = state / UNPACKED
     with atomic.disk_errors("reading the bundle", path):
-        folder = place / FileEntry.of(path).sha256
+        name = FileEntry.of(path).sha256
     atomic.make_directory(place)
     atomic.sweep(place)
-    if folder.exists() and not _whole(folder, keys):
-        atomic.remove(folder)
-    if not folder.exists():
-        unpack_to(path, folder, keys)
+    if (place / name).exists() and not _whole(place / name, keys):
+        atomic.remove(place / name)
+    if not (place / name).exists():
+        unpack_to(path, place, lambda _: name, lambda bundle: open_bundle(bundle.path, keys))
+    keep_only(place, {name})
+    return place / name
+
+
+def keep_only(place: Path, names: Collection[str]) -> None:
+    """Remove all bundles in a directory but those of these names."""
     for old in place.iterdir():
-        if old != folder:
+        if old.name not in names:
             atomic.remove(old)
-    return folder
 
 
 def _whole(folder: Path, keys: Sequence[Path]) -> bool:
@@ -145,12 +158,3 @@ def _whole(folder: Path, keys: Sequence[Path]) -> bool:
     except (BundleError, RefusedError, StorageError):
         return False
     return True
-
-
-def publish_bundle(staging: Path, final: Path) -> None:
-    """Move the unpacked bundle in `staging` to `final`, durably."""
-    with atomic.disk_errors("installing the bundle", final):
-        for path in sorted(staging.iterdir()):
-            atomic.publish_file(path, path.read_bytes())
-        staging.replace(final)
-    atomic.fsync_directory(final.parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edged.storage.files.atomic import make_directory, remove, staging_path, sweep
+from edged.storage.files.atomic import make_directory, sweep
 from edged.storage.models.bundles import DESCRIPTION, Bundle
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
@@ -31,24 +31,13 @@ class InstalledBundles:
 
         `check` raises EdgedError for a bundle that must not be installed; `unpack_bundle` raises others.
         """
-        from edged.storage.models.bundle_archive import publish_bundle, unpack_bundle  # seldom does one come
+        from edged.storage.models.bundle_archive import keep_only, unpack_to  # seldom does one come
 
         make_directory(self._folder)
         sweep(self._folder)
-        staging = staging_path(self._folder, "new")
-        try:
-            bundle = unpack_bundle(file, staging, max_bytes)
-            check(bundle)
-            final = self._folder / bundle.fingerprint
-            if self.find(bundle.fingerprint) is None:
-                publish_bundle(staging, final)
-        finally:
-            if staging.exists():
-                remove(staging)
-        for old in self._folder.iterdir():
-            if old.name not in keep | {bundle.fingerprint}:
-                remove(old)
-        return Bundle.open(final)
+        bundle = unpack_to(file, self._folder, lambda one: one.fingerprint, check, max_bytes)
+        keep_only(self._folder, keep | {bundle.fingerprint})
+        return bundle
 
 
 class ActiveBundle:

@@ -14,7 +14,7 @@ from edged.bundles.inspect import verify
 from edged.errors import EdgedError, RefusedError
 from edged.signing import new_pair
 from edged.storage.files.checksummed_json import seal, unseal
-from edged.storage.models.bundle_archive import as_folder, pack_bundle, unpack_to
+from edged.storage.models.bundle_archive import UNPACKED, as_folder, pack_bundle, unpacked
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.signatures import open_bundle, sign_bundle
@@ -168,5 +168,5 @@ def test_a_whole_file_is_unpacked_as_it_was(shop: Path, tmp_path: Path) -> None:
         path.name: path.read_bytes() for path in (shop / "bundle").iterdir()
     }
     with pytest.raises(RefusedError, match="another key"):
-        unpack_to(shop / "one.edged", tmp_path / "x", [shop / "other.pub"])
-    assert not (tmp_path / "x").exists()
+        unpacked(shop / "one.edged", tmp_path / "x", [shop / "other.pub"])
+    assert not list((tmp_path / "x" / UNPACKED).iterdir())

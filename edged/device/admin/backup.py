@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -23,8 +22,8 @@ from edged.storage.files.archive import ArchiveReader, ArchiveWriter, blocks_of
 from edged.storage.files.atomic import (
     DirectoryLock,
     disk_errors,
-    fsync_directory,
     make_directory,
+    new_file,
     staging_path,
 )
 from edged.storage.files.database import connect
@@ -122,21 +121,13 @@ def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = Non
     Each is as of one moment, not all of the same. Raises as `back_up`.
     """
     results: dict[str, BackupReport] = {}
-    with _scratch(out) as folder, disk_errors("writing the backup", out):
-        unfinished = folder / "whole"
-        with open(unfinished, "xb", opener=_for_us_alone) as target:
-            with ArchiveWriter(target) as archive:
-                for config in configs:
-                    one = folder / config.name
-                    results[config.name] = back_up(config, one, key)
-                    archive.add(FOLDER + config.name, one.stat().st_size, blocks_of(one))
-                    one.unlink()
-            target.flush()
-            os.fsync(target.fileno())
-        size = unfinished.stat().st_size
-        unfinished.replace(out)
-        fsync_directory(out.parent)
-    return StreamsBackup(out, size, results)
+    with _scratch(out) as folder, new_file(out, 0o600) as target, ArchiveWriter(target) as archive:
+        for config in configs:
+            one = folder / config.name
+            results[config.name] = back_up(config, one, key)
+            archive.add(FOLDER + config.name, one.stat().st_size, blocks_of(one))
+            one.unlink()
+    return StreamsBackup(out, out.stat().st_size, results)
 
 
 def holds_streams(source: Path) -> bool:
@@ -193,7 +184,3 @@ def _scratch(beside: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _for_us_alone(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

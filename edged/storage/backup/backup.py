@@ -100,7 +100,7 @@ def back_up(
         )
     if not out.parent.is_dir():
         raise StorageError("there is no such directory", where=str(out.parent))
-    picture, unfinished = atomic.staging_path(state, "backup"), atomic.staging_path(out.parent, out.name)
+    picture = atomic.staging_path(state, "backup")
     try:
         with atomic.disk_errors("backing up", state):
             picture.mkdir(mode=0o700)
@@ -112,24 +112,12 @@ def back_up(
             reign, samples = present_reign(picture), _samples(picture)
             champion = None if reign is None else reign.version
             about = BackupManifest(__version__, device, created, FORMAT, champion, samples)
-        with atomic.disk_errors("writing the backup", out):
-            signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
-            with open(unfinished, "xb", opener=_for_us_alone) as target:
-                archive.write(target, about, files, signer)
-                target.flush()
-                os.fsync(target.fileno())
-            size = unfinished.stat().st_size
-            unfinished.replace(out)
-        atomic.fsync_directory(out.parent)
+        signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
+        with atomic.new_file(out, 0o600) as target:
+            archive.write(target, about, files, signer)
     finally:
         shutil.rmtree(picture, ignore_errors=True)
-        unfinished.unlink(missing_ok=True)
-    return BackupReport(out, about, len(files), size, sign is not None)
-
-
-def _for_us_alone(path: str, flags: int) -> int:
-    """Opens a file that holds every sample."""
-    return os.open(path, flags, 0o600)
+    return BackupReport(out, about, len(files), out.stat().st_size, sign is not None)
 
 
 def _copy_state(state: Path, picture: Path) -> None:

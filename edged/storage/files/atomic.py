@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edged.domain.bundle_contents import FileEntry
 from edged.errors import CorruptError, EdgedError, StorageError
@@ -190,6 +190,27 @@ def publish_file(path: Path, data: bytes, *, disk: Disk = DISK) -> None:
                 disk.remove(staging)
             raise
         disk.sync(path.parent)
+
+
+@contextmanager
+def new_file(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """Yield a file to write, which takes the place of `path`, durably, when no error ends the block.
+
+    `mode` are its rights, of which the umask takes some.
+
+    Raises StorageError when the disk refuses.
+    """
+    staging = staging_path(path.parent, path.name)
+    try:
+        with disk_errors("writing", path):
+            with open(staging, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as target:
+                yield target
+                target.flush()
+                os.fsync(target.fileno())
+            staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+    fsync_directory(path.parent)
 
 
 def publish_directory(

@@ -40,21 +40,13 @@ def pack_bundle(folder: Path, out: Path) -> int:
 
     bundle = Bundle.open(folder)
     signature = [SIGNATURE] if (folder / SIGNATURE).is_file() else []
-    staging = atomic.staging_path(out.parent, out.name)
-    try:
-        with atomic.disk_errors("packing the bundle", out):
-            with staging.open("wb") as target, ArchiveWriter(target) as archive:
-                for name in (DESCRIPTION, *signature, *sorted(bundle.files)):
-                    file = folder / name
-                    if target.tell() + (size := file.stat().st_size) > MOST_PACKED:
-                        raise RefusedError(
-                            "too large for one file", where=str(file), remedy="copy the directory"
-                        )
-                    archive.add(name, size, blocks_of(file))
-            staging.replace(out)
-            return out.stat().st_size
-    finally:
-        staging.unlink(missing_ok=True)
+    with atomic.new_file(out, 0o666) as target, ArchiveWriter(target) as archive:
+        for name in (DESCRIPTION, *signature, *sorted(bundle.files)):
+            file = folder / name
+            if target.tell() + (size := file.stat().st_size) > MOST_PACKED:
+                raise RefusedError("too large for one file", where=str(file), remedy="copy the directory")
+            archive.add(name, size, blocks_of(file))
+    return out.stat().st_size
 
 
 def unpack_bundle(file: Path, folder: Path, max_bytes: int = MOST_PACKED) -> Bundle:

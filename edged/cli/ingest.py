@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from edged.config import StreamConfig
 
 TEXT = ("json", "influx", "csv", "senml")  # codecs whose messages can be lines
-PATIENCE = 60.0  # seconds without an acknowledgement; of what comes on stdin there is no limit
+PATIENCE = 60.0  # seconds without an acknowledgement; with --follow there is no limit
 
 
 def ingest(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
     file: Annotated[Path, Argument(metavar="FILE|-", help="messages, one per line; - for stdin")],
     topic: Annotated[str | None, Option(help="topic to publish on; stream.topic when absent")] = None,
+    follow: Annotated[bool, Option("--follow", help="also publish lines that are appended later")] = False,
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
@@ -32,7 +33,7 @@ def ingest(
     """
     from edged import logs
     from edged.config import loader
-    from edged.mqtt.line_publisher import LinePublisher, lines_of
+    from edged.mqtt.line_publisher import LinePublisher, followed_lines, lines_of
 
     loaded = loader.load(config, stream=stream)
     logs.configure("warning")
@@ -40,10 +41,11 @@ def ingest(
     longest = loaded.stream.max_payload
     stdin = str(file) == "-"
     with sys.stdin.buffer if stdin else file.open("rb") as source:
-        publisher = LinePublisher(loaded.mqtt, where, patience=None if stdin else PATIENCE)
+        lines = followed_lines(file, longest) if follow and not stdin else lines_of(source, longest)
+        publisher = LinePublisher(loaded.mqtt, where, patience=None if follow else PATIENCE)
         publisher.connect()
         try:
-            for line in lines_of(source, longest):
+            for line in lines:
                 publisher.publish(line)
             publisher.flush()
         finally:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 from edged.config import MqttConfig
@@ -14,6 +17,7 @@ from edged.mqtt.client.session import Session
 CONNECT_SECONDS = 10.0
 MOST_WAITING = 1000  # messages without an acknowledgement
 FAREWELL_SECONDS = 1.0
+LOOK_SECONDS = 0.2  # between two looks at a file that is followed
 
 
 class LinePublisher:
@@ -76,10 +80,45 @@ class LinePublisher:
 def lines_of(file: IO[bytes], longest: int) -> Iterator[bytes]:
     """The lines of a file without their ends and without empty ones; EdgedError for one that is too long."""
     for number, line in enumerate(iter(lambda: file.readline(longest + 2), b""), 1):
-        text = line.rstrip(b"\r\n")
-        if len(text) > longest:
-            raise EdgedError(
-                f"more than {longest} bytes", where=f"line {number}", remedy="raise stream.max_payload"
-            )
-        if text.strip():
-            yield text
+        yield from _message(line, number, longest)
+
+
+def followed_lines(path: Path, longest: int) -> Iterator[bytes]:
+    """The lines of a file and all that are written to it later, also when another takes its place.
+
+    Raises EdgedError for a line of more than `longest` bytes, OSError when the file cannot be read.
+    """
+    number = 0
+    while True:
+        with path.open("rb") as file:
+            part = b""
+            while not _replaced(path, file):
+                piece = file.readline(longest + 2 - len(part))
+                part += piece
+                if part.endswith(b"\n") or len(part) > longest + 1:
+                    number += 1
+                    yield from _message(part, number, longest)
+                    part = b""
+                elif not piece:
+                    time.sleep(LOOK_SECONDS)
+
+
+def _replaced(path: Path, file: IO[bytes]) -> bool:
+    """Whether a file has been read to its end and is no longer the one at `path`, or has become shorter."""
+    here = os.fstat(file.fileno())
+    if file.tell() < here.st_size:
+        return False
+    with suppress(FileNotFoundError):
+        there = path.stat()
+        return file.tell() > here.st_size or (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+    return False
+
+
+def _message(line: bytes, number: int, longest: int) -> Iterator[bytes]:
+    text = line.rstrip(b"\r\n")
+    if len(text) > longest:
+        raise EdgedError(
+            f"more than {longest} bytes", where=f"line {number}", remedy="raise stream.max_payload"
+        )
+    if text.strip():
+        yield text

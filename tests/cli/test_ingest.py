@@ -67,7 +67,9 @@ def test_lines_arrive_whether_the_daemon_runs_or_not(broker: Broker, tmp_path: P
 
 
 @pytest.mark.slow
-def test_lines_of_a_pipe_are_published_as_they_come_until_ctrl_c(broker: Broker, tmp_path: Path) -> None:
+def test_a_file_is_followed_across_its_replacement_until_ctrl_c(broker: Broker, tmp_path: Path) -> None:
+    file, other = tmp_path / "log", tmp_path / "log.new"
+    file.write_text(line(1), encoding="utf-8")
     with ExitStack() as stack:
         listener = stack.enter_context(closing(Listener(broker.port, "sensors")))
 
@@ -75,20 +77,26 @@ def test_lines_of_a_pipe_are_published_as_they_come_until_ctrl_c(broker: Broker,
             listener.wait(lambda: [message["a"] for message in listener.messages["press"]][-1:] == [a])
 
         process = subprocess.Popen(
-            [*COMMAND, "ingest", written(tmp_path, broker), "-", "--json"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*COMMAND, "ingest", written(tmp_path, broker), file, "--follow", "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         stack.enter_context(process)
         stack.callback(process.kill)
-        assert process.stdin is not None
-        for a in (1, 2):
-            process.stdin.write(line(a).encode())
-            process.stdin.flush()
-            arrived(a)
+        arrived(1)
+        with file.open("a", encoding="utf-8") as more:
+            for part in (line(2)[:9], line(2)[9:] + line(2.5)[:5]):
+                more.write(part)
+                more.flush()
+        arrived(2)
+        other.write_text(line(3), encoding="utf-8")
+        other.replace(file)
+        arrived(3)
+        file.write_text('{"a":4}\n', encoding="utf-8")  # shorter: begun anew
+        arrived(4)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=10)
     assert (process.returncode, err) == (130, b"edged: interrupted\n")
-    assert json.loads(out) == {"published": 2, "topic": "sensors/press"}
+    assert json.loads(out) == {"published": 4, "topic": "sensors/press"}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from edged.config.values import Duration, FilePath, Filter, Section, Size, unique
 from edged.domain.messages.requests import READS, REQUESTS
@@ -56,15 +56,6 @@ class CommandsConfig(Section):
         return frozenset() if self.require_signed == "all" else every - frozenset(self.require_signed)
 
 
-LOOPBACK = (
-    "http://127.0.0.1:",
-    "http://127.0.0.1/",
-    "http://localhost:",
-    "http://localhost/",
-    "http://[::1]",
-)
-
-
 @dataclass(frozen=True)
 class InstallConstants:
     """Values of `InstallConfig` without a key.
@@ -72,7 +63,7 @@ class InstallConstants:
     They bound the process that opens a bundle or model for the first time, the configured one too.
     """
 
-    timeout: float = 60.0  # seconds, and CPU seconds; of a download and of each wait in it, too
+    timeout: float = 60.0  # seconds, and CPU seconds
     memory_limit: int = 512 * 1024**2  # bytes, to which 16 times the size of the file is added
 
 
@@ -81,28 +72,12 @@ class InstallConfig(Section):
 
     _constants: InstallConstants = PrivateAttr(InstallConstants())
 
-    urls: list[str] = Field(
-        [],
-        description="URL prefixes from which edged fetches bundles; https, with a path:"
-        " `https://fleet.example/bundles/`",
-    )
     max_bytes: Size = Field(32 * 1024**2, ge=1024, description="maximum size of one bundle, also unpacked")
 
     @property
     def constants(self) -> InstallConstants:
         """Values without a key."""
         return self._constants
-
-    @field_validator("urls")
-    @classmethod
-    def _safe(cls, urls: list[str]) -> list[str]:
-        for url in urls:
-            scheme, _, rest = url.partition("://")
-            if scheme != "https" and not url.startswith(LOOPBACK):
-                raise ValueError(f"{url!r} is neither https nor on this machine")
-            if "/" not in rest:
-                raise ValueError(f"{url!r} would also allow longer host names: end it with /")
-        return urls
 
 
 @dataclass(frozen=True)

@@ -403,7 +403,6 @@ SHOWN = {
     },
     "device/transfers/test_admission.py": {
         "weights.accept": "test_a_configuration_that_takes_less_since",
-        "install.urls": "test_a_configuration_that_takes_less_since",
     },
     "device/transfers/test_weights.py": {
         "weights.dtype": "test_weights_go_out_in_every_form_and_come_back_through_the_gate",

@@ -101,14 +101,6 @@ REFUSE = {
         BASE + f"mqtt: {{tls: {{crl_file: {__file__}}}}}\n",
         "crl_file needs the CA that issued it",
     ),
-    "bundles in plain text": (
-        BASE + "install: {urls: ['http://fleet.example/']}\n",
-        "neither https nor on this machine",
-    ),
-    "bundles of any host": (
-        BASE + "install: {urls: ['https://fleet.example']}\n",
-        "would also allow longer host names",
-    ),
     "page without an address": (
         BASE + "web: {listen: null}\n",
         "nothing to listen on",

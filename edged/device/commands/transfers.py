@@ -1,6 +1,6 @@
 """The commands that send weights, and that install weights, models and bundles.
 
-What comes in comes as chunks over MQTT; models and bundles also from an address that is allowed.
+What comes in comes as chunks over MQTT.
 """
 
 from __future__ import annotations
@@ -71,10 +71,9 @@ class TransferCommands:
     def install_bundle(self, request: Request) -> Answer:
         """Announce a bundle file, or ask how it stands.
 
-        Takes `transfer`, a name that the sender chooses, and either `manifest` (`bytes`, `sha256`, `chunks`),
-        to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have it fetched. Raises
-        ConfigError when a field is not usable; RefusedError when bundles, or such addresses, are not
-        accepted, this one is too large, or another is under way.
+        Takes `transfer`, a name that the sender chooses, and `manifest` (`bytes`, `sha256`, `chunks`). Raises
+        ConfigError when a field is not usable; RefusedError when bundles are not accepted, this one is too
+        large, or another is under way.
 
         With `allow_downgrade` a signed bundle may be older than one before; RefusedError unless this device
         takes the command with a signature only.
@@ -97,13 +96,9 @@ class TransferCommands:
         return self._install("model", request)
 
     def _install(self, kind: Literal["model", "bundle"], request: Request) -> Answer:
-        url, manifest = request.get("url"), request.get("manifest")
-        if url is not None:
-            whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
-            manifest = {**whole, "chunks": [whole]}
-        purpose = TransferPurpose(kind, url=url, downgrade=request.get("allow_downgrade", False))
+        purpose = TransferPurpose(kind, downgrade=request.get("allow_downgrade", False))
         limit = (self._config.install or InstallConfig()).max_bytes
-        return self._transfers.announce(request["transfer"], manifest, purpose, limit).to_json()
+        return self._transfers.announce(request["transfer"], request["manifest"], purpose, limit).to_json()
 
 
 def _chunks(numbers: list[int] | None, count: int) -> list[int] | None:

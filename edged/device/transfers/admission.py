@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from edged.config import Config
-from edged.errors import ConfigError, RefusedError
+from edged.errors import RefusedError
 from edged.signing import key_id
 from edged.storage.journal.transfers import TransferPurpose
 from edged.storage.models.trust import Trust
@@ -24,7 +23,7 @@ class Admission:
     def announced(self, purpose: TransferPurpose) -> TransferPurpose:
         """Return the purpose with the ids of the keys that count now.
 
-        Raises ConfigError when its address is not usable; RefusedError when no such transfer is taken.
+        Raises RefusedError when no such transfer is taken.
         """
         self._check(purpose)
         return replace(purpose, keys=self._keys())
@@ -65,16 +64,3 @@ class Admission:
                 where="install",
                 remedy="add the section to its configuration",
             )
-        if purpose.url is not None:
-            _check_url(purpose.url, install.urls)
-
-
-def _check_url(url: str, allowed: Sequence[str]) -> None:
-    if not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError("is no address", where="url")
-    path = url.partition("://")[2].partition("/")[2]
-    plain = not set(path) & set("?#%\\@") and ".." not in path.split("/")
-    if not plain or not url.startswith(tuple(allowed)):
-        raise RefusedError(
-            "nothing is fetched from this address", where=url[:200], remedy="add it to install.urls"
-        )

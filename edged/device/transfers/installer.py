@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.config.commands import InstallConfig
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.learning.trainer_slot import StoppedRunError
 from edged.device.startup.first_opening import FirstOpenings
@@ -14,7 +13,7 @@ from edged.device.transfers.admission import Admission
 from edged.domain.events import TransferInstalled, TransferOutcome
 from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
 from edged.domain.training.training_run import Candidate, RunCause, RunEnd
-from edged.errors import EdgedError, RefusedError, StorageError
+from edged.errors import EdgedError, StorageError
 from edged.logs import get_logger
 from edged.storage.journal.transfers import Transfer, TransferStaging
 from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
@@ -101,7 +100,6 @@ class TransferInstaller:
 
     def _candidate(self, transfer: Transfer) -> Candidate:
         """Have the trainer make a candidate."""
-        self._fetch(transfer)
         content = self._staging.content(transfer)
         transfer.check(content)
         clock, kind = self._pipeline.clock, transfer.purpose.kind
@@ -120,19 +118,6 @@ class TransferInstaller:
             raise
         self._registry.end_run(run, clock.now(), "done", candidate.received)
         return candidate
-
-    def _fetch(self, transfer: Transfer) -> None:
-        """Fetch a transfer that names an address, as its only chunk."""
-        url = transfer.purpose.url
-        if url is None:
-            return
-        from edged.host.download import fetch  # memory that few devices need
-
-        data = fetch(
-            url, transfer.manifest.bytes, (self._config.install or InstallConfig()).constants.timeout
-        )
-        if not self._staging.put(transfer.name, 0, data):
-            raise RefusedError("the fetched file differs from the announced one", where=transfer.name)
 
     def _from_bundle(self, run: int, transfer: Transfer, content: Path) -> Candidate:
         """Install a bundle and export its own model, in a trainer process of its own."""

@@ -38,15 +38,12 @@ log = get_logger("edged.receiving")
 
 @dataclass(frozen=True)
 class TransferProgress(SparseMessage):
-    """How a transfer stands that has not ended: the numbers of missing chunks, and the topic they go to.
-
-    Without a topic the device fetches the file itself. At most `MISSING_LISTED` numbers are given.
-    """
+    """How a transfer stands that has not ended: at most `MISSING_LISTED` missing chunks, and their topic."""
 
     state: Literal["receiving", "executing"]
     transfer: str
-    topic: str | None = None
-    missing: tuple[int, ...] | None = None
+    topic: str
+    missing: tuple[int, ...]
 
 
 class TransferReceiver(Extension):
@@ -104,8 +101,6 @@ class TransferReceiver(Extension):
         if outcome is not None:
             return outcome
         missing = self.open(transfer)
-        if purpose.url is not None:  # the device fetches the file itself, and waits for no chunks
-            return TransferProgress("executing", transfer.name)
         return TransferProgress(
             "receiving" if missing else "executing",
             transfer.name,
@@ -116,11 +111,10 @@ class TransferReceiver(Extension):
     def open(self, transfer: Transfer) -> list[int]:
         """Open or reopen a transfer; return the numbers of missing chunks.
 
-        If none is missing, or the device fetches the file itself, the transfer is installed. Raises the
-        errors of `TransferStaging.open`.
+        If none is missing, the transfer is installed. Raises the errors of `TransferStaging.open`.
         """
         missing = self._staging.open(transfer)
-        if not missing or transfer.purpose.url is not None:
+        if not missing:
             self._submit(transfer)
         return missing
 

@@ -32,11 +32,9 @@ ENVELOPE: dict[str, Schema] = {
 
 INSTALL = fields(
     "transfer",
+    "manifest",
     transfer=about("a name chosen by the sender", TEXT),
     manifest=about("bytes, sha256 and chunks, each with its bytes and sha256", OBJECT),
-    url=about("instead of chunks: a URL that `install.urls` allows", TEXT),
-    bytes=about("of the download", {"type": "integer", "minimum": 1}),
-    sha256=about("of the download", TEXT),
 )
 DOWNGRADE = {"allow_downgrade": about("in a signed command: accept a bundle older than an earlier one", FLAG)}
 
@@ -141,10 +139,10 @@ REQUESTS: dict[str, Schema] = {
         ),
     ),
     "model.install": about(
-        "Announce a model file of the device's own network, in chunks or for download.", INSTALL
+        "Announce a model file of the device's own network, which comes in chunks.", INSTALL
     ),
     "bundle.install": about(
-        "Announce a bundle file, in chunks or for download, or request the outcome.",
+        "Announce a bundle file, which comes in chunks, or request the outcome.",
         INSTALL | {"properties": INSTALL["properties"] | DOWNGRADE},
     ),
     "keys.rotate": about(

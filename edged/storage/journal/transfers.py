@@ -42,8 +42,6 @@ class TransferPurpose:
     ----------
     kind
         What arrives: weights, a model file or a bundle file.
-    url
-        Where the device fetches the file itself, as one chunk; None where chunks are sent.
     downgrade
         Whether a signed bundle may be older than one that was taken before.
     keys
@@ -51,7 +49,6 @@ class TransferPurpose:
     """
 
     kind: Literal["weights", "model", "bundle"] = "weights"
-    url: str | None = None
     downgrade: bool = False
     keys: tuple[str, ...] = ()
 

@@ -14,8 +14,7 @@ from edged.signing import key_id, new_pair, parse_public
 from edged.storage.journal.transfers import TransferPurpose
 from edged.storage.models.trust import Trust
 
-URL = "https://updates.example/"
-OPEN = {"weights": {"accept": True}, "install": {"urls": [URL]}}
+OPEN: dict[str, Any] = {"weights": {"accept": True}, "install": {}}
 
 
 def admission(state: Path, **sections: Any) -> Admission:
@@ -29,7 +28,6 @@ def admission(state: Path, **sections: Any) -> Admission:
         (TransferPurpose(), {"weights": {"accept": False}}, "does not accept weights"),
         (TransferPurpose("model"), {"install": None}, "takes no models"),
         (TransferPurpose("bundle"), {"install": None}, "takes no bundles"),
-        (TransferPurpose("bundle", url=f"{URL}b"), {"install": {}}, "nothing is fetched"),
     ],
 )
 def test_a_configuration_that_takes_less_since(

@@ -168,10 +168,7 @@ def test_how_a_version_is_given(tmp_path: Path) -> None:
 def test_a_downgrade_must_be_signed(broker: Mosquitto, tmp_path: Path) -> None:
     device = Device(tmp_path, broker.port, STREAM, training=QUIET, install={})
     with running(device, broker.port) as listener:
-        answer = listener.request(
-            "bundle.install", transfer="t", url="https://a.example/b", bytes=1, sha256="0" * 64,
-            allow_downgrade=True,
-        )  # fmt: skip
+        answer = listener.request("bundle.install", transfer="t", manifest={}, allow_downgrade=True)
     assert "counts only where this command must be signed" in answer["error"]
 
 

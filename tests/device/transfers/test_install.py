@@ -1,13 +1,7 @@
-"""A bundle that is installed on a running device, over MQTT and from an address."""
+"""A model and a bundle that are installed on a running device."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from hashlib import sha256
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,44 +20,16 @@ if TYPE_CHECKING:
     from tests.mosquitto import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y"}
+CHUNK = 20_000
 QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable"}
-
-
-class _Files(SimpleHTTPRequestHandler):
-    """Files of a folder; `/b/away` leads elsewhere."""
-
-    def do_GET(self) -> None:
-        if self.path == "/b/away":
-            self.send_response(302)
-            self.send_header("Location", "/b/good.edged")
-            self.end_headers()
-            return
-        super().do_GET()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Quiet."""
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Files, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/b/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def made(folder: Path, name: str, *, inputs: int = 3) -> tuple[Bundle, bytes]:
     """A bundle whose own model is right from the start, as a file."""
     model = write(folder / f"{name}.onnx", GOOD, inputs=inputs)
     bundle = build(model, folder / name, loss="cross_entropy", engine="portable")
-    (folder / "b").mkdir(exist_ok=True)
-    pack_bundle(bundle.path, folder / "b" / f"{name}.edged")
-    return bundle, (folder / "b" / f"{name}.edged").read_bytes()
+    pack_bundle(bundle.path, folder / f"{name}.edged")
+    return bundle, (folder / f"{name}.edged").read_bytes()
 
 
 def feed(listener: Listener, count: int, seed: int = 0) -> None:
@@ -82,11 +48,16 @@ def outcome(listener: Listener, transfer: str, kind: str = "bundle") -> dict[str
     return told()[-1]
 
 
+def announce(listener: Listener, transfer: str, content: bytes, kind: str = "bundle") -> dict[str, Any]:
+    """Announce a file; the answer."""
+    chunks = weight_encoding.split(content, CHUNK)
+    manifest = weight_encoding.manifest(content, chunks).to_json()
+    return listener.request(f"{kind}.install", transfer=transfer, manifest=manifest)
+
+
 def send(listener: Listener, transfer: str, content: bytes, kind: str = "bundle") -> None:
     """Announce a file and send its chunks."""
-    chunks = weight_encoding.split(content, 20_000)
-    manifest = weight_encoding.manifest(content, chunks).to_json()
-    answer = listener.request(f"{kind}.install", transfer=transfer, manifest=manifest)
+    answer, chunks = announce(listener, transfer, content, kind), weight_encoding.split(content, CHUNK)
     assert answer["status"] == "ok", answer
     for number in answer["data"]["missing"]:
         listener.publish(f"{answer['data']['topic']}/{number}", chunks[number])
@@ -134,47 +105,33 @@ def test_a_model_of_the_same_network_is_installed_and_trained_on(broker: Mosquit
 def test_a_bundle_takes_over_trains_and_is_rolled_back(broker: Mosquitto, tmp_path: Path) -> None:
     bundle, good = made(tmp_path, "good")
     wide = made(tmp_path, "wide", inputs=5)[1]
-    with served(tmp_path) as address:
-        device = Device(
-            tmp_path, broker.port, STREAM, training=QUIET, gate={"probation": 0},
-            install={"urls": [address]},
-        )  # fmt: skip
-        with running(device, broker.port) as listener:
-            feed(listener, 600)
-            check_refusals(listener, address, good, wide)
-            whole = {"bytes": len(good), "sha256": sha256(good).hexdigest()}
-            answer = listener.request("bundle.install", transfer="u", url=f"{address}good.edged", **whole)
-            assert answer["data"]["state"] == "executing"
-            told = outcome(listener, "u")
-            assert told["state"] == "promoted", told
-            promoted = listener.events("model_promoted")[-1]
-            assert (promoted["origin"], promoted["version"]) == ("bundle_install", told["version"])
-            again = listener.request("bundle.install", transfer="u", url=f"{address}good.edged", **whole)
-            assert again["data"]["version"] == told["version"]
-            assert trained(listener)["bundle"] == bundle.fingerprint
-            feed(listener, 50, seed=1)
-            listener.request("rollback", version=1)
-            finished = trained(listener)
-            assert finished["outcome"] == "done"
-            assert finished["bundle"] != bundle.fingerprint
+    device = Device(
+        tmp_path, broker.port, STREAM, training=QUIET, gate={"probation": 0}, install={},
+    )  # fmt: skip
+    with running(device, broker.port) as listener:
+        feed(listener, 600)
+        check_refusals(listener, good, wide)
+        told = sent(listener, "u", good)
+        assert told["state"] == "promoted", told
+        promoted = listener.events("model_promoted")[-1]
+        assert (promoted["origin"], promoted["version"]) == ("bundle_install", told["version"])
+        assert announce(listener, "u", good)["data"]["version"] == told["version"]
+        assert trained(listener)["bundle"] == bundle.fingerprint
+        feed(listener, 50, seed=1)
+        listener.request("rollback", version=1)
+        finished = trained(listener)
+        assert finished["outcome"] == "done"
+        assert finished["bundle"] != bundle.fingerprint
     with Registry.open(device.state, readonly=True) as registry:
         assert registry.get(told["version"]).data.bundle == bundle.fingerprint
 
 
-def check_refusals(listener: Listener, address: str, good: bytes, wide: bytes) -> None:
-    """Over MQTT and from addresses; nothing of it serves."""
+def check_refusals(listener: Listener, good: bytes, wide: bytes) -> None:
+    """Nothing of it serves."""
     assert "features" in sent(listener, "wide", wide)["reasons"][0]
     torn = bytearray(good)
     torn[len(good) // 2] ^= 1
     assert sent(listener, "torn", bytes(torn))["state"] == "refused"
     assert "no bundle file" in sent(listener, "text", b"hello")["reasons"][0]
-    whole = {"bytes": len(good), "sha256": sha256(good).hexdigest()}
-    for url in ("http://example.org/b/good.edged", f"{address}../good.edged", f"{address}good.edged?x=1"):
-        answer = listener.request("bundle.install", transfer="x", url=url, **whole)
-        assert answer["reason"] == "refused"
-        assert "install.urls" in answer["error"]
-    cases = {"away": whole, "good.edged": whole | {"sha256": "0" * 64}, "none": whole}
-    for number, (name, said) in enumerate(cases.items()):
-        listener.request("bundle.install", transfer=f"f{number}", url=address + name, **said)
-        assert outcome(listener, f"f{number}")["state"] == "refused"
+    assert "manifest" in listener.request("bundle.install", transfer="none")["error"]
     assert not listener.events("model_promoted")

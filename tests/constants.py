@@ -30,9 +30,9 @@ from edged.config import (
 from edged.config.commands import InstallConfig, WeightsConfig
 from edged.config.judging import LabelsConfig
 from edged.config.storage import OutboxConfig
-from edged.config.values import Section, parse_duration, parse_size
+from edged.config.values import parse_duration, parse_size
 
-SECTIONS: dict[str, type[Section]] = {
+SECTIONS: dict[str, type[Any]] = {
     "mqtt": MqttConfig,
     "storage": StorageConfig,
     "outbox": OutboxConfig,

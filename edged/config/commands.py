@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
-from edged.config.values import Duration, FilePath, Filter, Section, Size, unique
+from edged.config.values import Constants, Duration, FilePath, Filter, Section, Size, unique
 from edged.domain.messages.requests import READS, REQUESTS
 
 ALWAYS_SIGNED = {"keys.rotate", "keys.revoke"}
@@ -67,17 +67,12 @@ class InstallConstants:
     memory_limit: int = 512 * 1024**2  # bytes, to which 16 times the size of the file is added
 
 
-class InstallConfig(Section):
+class InstallConfig(Section, Constants[InstallConstants]):
     """Bundles and models from the network (`bundle.install`, `model.install`); refused when absent."""
 
     _constants: InstallConstants = PrivateAttr(InstallConstants())
 
     max_bytes: Size = Field(32 * 1024**2, ge=1024, description="maximum size of one bundle, also unpacked")
-
-    @property
-    def constants(self) -> InstallConstants:
-        """Values without a key."""
-        return self._constants
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class WeightsConstants:
     chunk: int = 96 * 1024  # bytes of one message: brokers' usual limits begin at 128 KiB
 
 
-class WeightsConfig(Section):
+class WeightsConfig(Section, Constants[WeightsConstants]):
     """When edged publishes its weights and how it codes them, and whether it accepts others."""
 
     _constants: WeightsConstants = PrivateAttr(WeightsConstants())
@@ -103,8 +98,3 @@ class WeightsConfig(Section):
         " bytes and has a scale per row or tensor",
     )
     accept: bool = Field(True, description="accept the command `weights.apply`")
-
-    @property
-    def constants(self) -> WeightsConstants:
-        """Values without a key."""
-        return self._constants

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr
 
-from edged.config.values import Duration, Section, Share
+from edged.config.values import Constants, Duration, Section, Share
 from edged.domain.drift.live import DriftRules
 from edged.domain.stream.anomaly_rules import AnomalyRules
 
@@ -26,7 +26,7 @@ class GateConstants:
     probation_time: float = 7 * 86400.0  # longest probation with too few labels; the model stays unproven
 
 
-class GateConfig(Section):
+class GateConfig(Section, Constants[GateConstants]):
     """When a candidate becomes champion, and when edged rolls it back."""
 
     _constants: GateConstants = PrivateAttr(GateConstants())
@@ -48,11 +48,6 @@ class GateConfig(Section):
         200, ge=0, description="labelled predictions watched after a swap; 0: no probation"
     )
     probation_drop: float = Field(0.1, ge=0, description="drop of live quality that causes a rollback")
-
-    @property
-    def constants(self) -> GateConstants:
-        """Values without a key."""
-        return self._constants
 
 
 _RULES = {
@@ -108,7 +103,7 @@ class LabelsConstants:
     request_random: float = 0.3  # share of the requests that is drawn at random
 
 
-class LabelsConfig(Section):
+class LabelsConfig(Section, Constants[LabelsConstants]):
     """Label requests, for streams whose samples do not bring labels."""
 
     _constants: LabelsConstants = PrivateAttr(LabelsConstants())
@@ -117,8 +112,3 @@ class LabelsConfig(Section):
         0.0, description="label requests per sample (event `label_requested`); 0: no requests"
     )
     requests_per_day: int | None = Field(None, ge=1, description="maximum requests within 24 hours")
-
-    @property
-    def constants(self) -> LabelsConstants:
-        """Values without a key."""
-        return self._constants

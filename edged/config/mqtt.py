@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from edged.config.values import Duration, FilePath, Section
+from edged.config.values import Constants, Duration, FilePath, Section
 
 LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
@@ -42,7 +42,7 @@ class MqttConstants:
     reconnect_max: float = 10.0  # pause between two attempts to connect
 
 
-class MqttConfig(Section):
+class MqttConfig(Section, Constants[MqttConstants]):
     """The broker and how to connect to it."""
 
     _constants: MqttConstants = PrivateAttr(MqttConstants())
@@ -77,11 +77,6 @@ class MqttConfig(Section):
         if isinstance(data, dict) and isinstance(data.get("protocol"), int | float):
             data = {**data, "protocol": f"{data['protocol']:g}"}
         return data
-
-    @property
-    def constants(self) -> MqttConstants:
-        """Values without a key."""
-        return self._constants
 
     @property
     def is_local(self) -> bool:

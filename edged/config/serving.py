@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
-from edged.config.values import Duration, Providers, Section
+from edged.config.values import Constants, Duration, Providers, Section
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ServingConstants:
     remember: int = 20_000  # predictions kept in memory until their labels come
 
 
-class ServingConfig(Section):
+class ServingConfig(Section, Constants[ServingConstants]):
     """How edged predicts and publishes."""
 
     _constants: ServingConstants = PrivateAttr(ServingConstants())
@@ -46,11 +46,6 @@ class ServingConfig(Section):
         lt=1,
         description="minimum confidence of a label; below it `label` is null",
     )
-
-    @property
-    def constants(self) -> ServingConstants:
-        """Values without a key."""
-        return self._constants
 
 
 class ReportConfig(Section):

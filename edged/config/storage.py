@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
-from edged.config.values import Duration, FilePath, Section, Size
+from edged.config.values import Constants, Duration, FilePath, Section, Size
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class StorageConstants:
     keep_models: int = 10  # in the registry, beside pinned ones
 
 
-class StorageConfig(Section):
+class StorageConfig(Section, Constants[StorageConstants]):
     """What edged stores on disk, and how much."""
 
     _constants: StorageConstants = PrivateAttr(StorageConstants())
@@ -43,11 +43,6 @@ class StorageConfig(Section):
         False, description="overwrite deleted data, and apply max_age to the replay memory, too"
     )
 
-    @property
-    def constants(self) -> StorageConstants:
-        """Values without a key."""
-        return self._constants
-
 
 @dataclass(frozen=True)
 class OutboxConstants:
@@ -57,7 +52,7 @@ class OutboxConstants:
     rate: float = 50.0  # delayed messages per second, so that live ones go first
 
 
-class OutboxConfig(Section):
+class OutboxConfig(Section, Constants[OutboxConstants]):
     """Messages that wait on disk for the broker: events, metrics, weights and must-deliver predictions."""
 
     _constants: OutboxConstants = PrivateAttr(OutboxConstants())
@@ -66,8 +61,3 @@ class OutboxConfig(Section):
         ge=1024**2,
         description="maximum size of its files; one message has at most a 16th of it and at most 1MiB",
     )
-
-    @property
-    def constants(self) -> OutboxConstants:
-        """Values without a key."""
-        return self._constants

@@ -20,6 +20,7 @@ from edged.config.features import (
 from edged.config.formats import check_codec, check_joined, check_keys
 from edged.config.values import (
     OPEN,
+    Constants,
     Count,
     Duration,
     Filter,
@@ -107,7 +108,7 @@ class StreamConstants:
     max_relabels: int = 3  # label changes of a sample; after more it is not learned from
 
 
-class StreamConfig(Section):
+class StreamConfig(Section, Constants[StreamConstants]):
     """Where samples come from and what they mean.
 
     Copies share classes that come and go.
@@ -281,11 +282,6 @@ class StreamConfig(Section):
             )
         if self.window.label == "majority" and task != "classify":
             raise ValueError("window.label majority needs classes: use last for numbers")
-
-    @property
-    def constants(self) -> StreamConstants:
-        """Values without a key."""
-        return self._constants
 
     @property
     def resolved_task(self) -> Literal["classify", "regress", "reconstruct", "forecast"]:

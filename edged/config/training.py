@@ -16,7 +16,17 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
-from edged.config.values import Duration, FilePath, Providers, Schedule, Section, Share, Size, all_defaults
+from edged.config.values import (
+    Constants,
+    Duration,
+    FilePath,
+    Providers,
+    Schedule,
+    Section,
+    Share,
+    Size,
+    all_defaults,
+)
 from edged.domain.training.guards import GuardRules
 from edged.domain.training.optimizers import OPTIMIZERS, OPTIONS, misfit
 
@@ -151,7 +161,7 @@ class TrainingConstants:
     max_failures: int = 3  # in a row pause training until a command `train`; 0: never
 
 
-class TrainingConfig(Section):
+class TrainingConfig(Section, Constants[TrainingConstants]):
     """When and how edged trains."""
 
     _constants: TrainingConstants = PrivateAttr(TrainingConstants())
@@ -230,11 +240,6 @@ class TrainingConfig(Section):
         description="share of new samples in a batch; the rest comes from memory. When absent, runs with"
         " classes use less while fewer than 15 % of predictions are wrong, down to 0.075 at none",
     )
-
-    @property
-    def constants(self) -> TrainingConstants:
-        """Values without a key."""
-        return self._constants
 
     def guard_rules(self) -> GuardRules:
         """Return the rules of the training guards; the command `train` ignores them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
@@ -13,6 +13,8 @@ from edged.domain.topic_filter import filter_problem
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+C = TypeVar("C")
 
 _SIZES = {
     "": 1,
@@ -135,14 +137,25 @@ def all_defaults() -> Any:
     return Field(default_factory=dict, validate_default=True)
 
 
+class Constants(Generic[C]):
+    """Gives a section `_constants`: a dataclass of values without a key, which Python alone can change."""
+
+    _constants: C
+
+    @property
+    def constants(self) -> C:
+        """Values without a key."""
+        return self._constants
+
+    def with_constants(self, **changes: Any) -> Self:
+        """Return a copy with other constants, such as for an evaluation, a benchmark or a test."""
+        copy: Any = cast("Any", self).model_copy()
+        copy.__pydantic_private__["_constants"] = replace(cast("Any", self._constants), **changes)
+        return cast("Self", copy)
+
+
 class Section(BaseModel):
-    """A part of the configuration: unknown keys are errors, values do not change after loading.
-
-    A section can have `_constants`, a dataclass of values without a key. Other values for them come from
-    Python alone: see `with_constants`.
-    """
-
-    _constants: Any
+    """A part of the configuration: unknown keys are errors, values do not change after loading."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -152,17 +165,3 @@ class Section(BaseModel):
         coerce_numbers_to_str=True,
         defer_build=True,  # see `all_defaults`
     )
-
-    @property
-    def constants(self) -> Any:
-        """Values without a key."""
-        return self._constants
-
-    def with_constants(self, **changes: Any) -> Self:
-        """Return a copy with other constants, such as for an evaluation, a benchmark or a test."""
-        copy = self.model_copy()
-        copy.__pydantic_private__ = {
-            **(self.__pydantic_private__ or {}),
-            "_constants": replace(self._constants, **changes),
-        }
-        return copy

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from edged.config import MqttConfig
     from edged.domain.json_fields import JsonObject
-    from edged.mqtt.control_client import BrokerAddress
 
 FAILED, REFUSED = 1, 3
+REMEDY = "`edged ctl --help` lists the options for the address, user and certificates"
 WATCHED = ("status", "state/+", "metrics", "events")
 DOTS = 2  # in ids of devices, where a broker makes slashes of them and all devices are watched
 _PUBLISHED = re.compile(r"(.+)\.(status|metrics|events|state\.[^.]+)")
@@ -59,17 +60,21 @@ def ctl(
     `DEVICE capabilities` lists the commands.
     Exit codes: 0 done, 1 failed or no response, 2 usage, 3 refused.
     """
-    from edged.mqtt.control_client import BrokerAddress
+    from edged import logs
+    from edged.config import MqttConfig
+    from edged.mqtt.control_client import broker_section
 
+    logs.configure("error", "auto")
     password = os.environ.get("EDGED_PASSWORD")
     if password_file is not None:
         password = _text(password_file).partition("\n")[0]
-    address = BrokerAddress.parse(broker, password=password, ca=ca, cert=cert, key=key)
+    section = broker_section(broker, ca=ca, cert=cert, key=key)
+    config = MqttConfig.model_validate(section).with_constants(password=password)
     if words[0] == "watch":
         watched = words[1] if len(words) > 1 else None
         if stream is not None and watched is not None:
             watched = f"{watched}/{stream}"
-        _watch(address, watched, seconds, as_json=as_json)
+        _watch(config, watched, seconds, as_json=as_json)
         return
     if len(words) < 2:
         raise ConfigError(
@@ -78,7 +83,7 @@ def ctl(
     device, command, *pairs = words
     device = device if stream is None else f"{device}/{stream}"
     fields = dict(_pair(text) for text in pairs)
-    code = _ask(address, device, command, fields, timeout, key=sign, wait=wait, as_json=as_json)
+    code = _ask(config, device, command, fields, timeout, key=sign, wait=wait, as_json=as_json)
     if code:
         raise typer.Exit(code)
 
@@ -103,7 +108,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _ask(
-    address: BrokerAddress,
+    config: MqttConfig,
     device: str,
     command: str,
     fields: Mapping[str, Any],
@@ -115,7 +120,7 @@ def _ask(
 ) -> int:
     from edged.mqtt.control_client import Operator
 
-    with Operator(address) as operator:
+    with Operator(config, REMEDY) as operator:
         if not wait:
             operator.send(device, command, fields, key)
             return 0
@@ -142,26 +147,26 @@ def _brief(fields: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in fields.items())
 
 
-def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *, as_json: bool) -> None:
+def _watch(config: MqttConfig, device: str | None, seconds: float | None, *, as_json: bool) -> None:
     """Show devices until interrupted, or for some seconds."""
     from rich.live import Live
 
     from edged.mqtt.control_client import Operator
 
-    watched = DeviceWatch(address.root)
+    watched = DeviceWatch(config.root)
     until = float("inf") if seconds is None else time.monotonic() + seconds
-    with Operator(address) as operator:
+    with Operator(config, REMEDY) as operator:
         operator.subscribe(watched.filters(device))
         if as_json:
-            for topic, payload in _until(operator, until):
-                message = watched.receive(topic, payload)
+            for delivery in _until(operator, until):
+                message = watched.receive(delivery.topic, delivery.payload)
                 if message is not None:
                     sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
                     sys.stdout.flush()
             return
         with Live(watched.screen(device), console=output.out, auto_refresh=False) as live:
-            for topic, payload in _until(operator, until):
-                if watched.receive(topic, payload) is not None or device is not None:
+            for delivery in _until(operator, until):
+                if watched.receive(delivery.topic, delivery.payload) is not None or device is not None:
                     live.update(watched.screen(device), refresh=True)
 
 

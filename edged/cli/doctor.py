@@ -31,7 +31,7 @@ from edged.host.kernel import synchronised
 from edged.host.limits import for_training, usable
 from edged.host.vitals import VitalsReader
 from edged.mqtt.codecs import sample_codec
-from edged.mqtt.observer import observe
+from edged.mqtt.control_client import observe
 from edged.mqtt.sparkplug.payload import SparkplugWire
 from edged.mqtt.topics import widest
 from edged.signing import Keys
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warning", "error"]
 
 LISTEN_SECONDS = 5.0
+REMEDY = "start the broker, or correct mqtt.host and mqtt.port"
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ def _board(config: Config) -> Iterator[CheckResult]:
 def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:
     """Whether the broker lets us in; then what comes there for some seconds."""
     mqtt = config.mqtt
-    where = mqtt.host if mqtt.host.startswith("/") else f"{mqtt.host}:{mqtt.port}"
+    where = mqtt.address
     pid = DirectoryLock.holder(config.storage.dir)
     named = mqtt.username is not None or (mqtt.tls is not None and mqtt.tls.cert_file is not None)
     if pid is not None and named:
@@ -295,7 +296,7 @@ def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:
         return
     try:
         arrivals = Arrivals(config, SystemClock())
-        for message in observe(mqtt, widest(list(arrivals.topics)), seconds):
+        for message in observe(mqtt, widest(list(arrivals.topics)), seconds, REMEDY):
             arrivals.add(message)
         arrivals.count_due()
     except EdgedError as problem:

@@ -81,21 +81,11 @@ def init(
 
 def _mqtt_section(broker: str, password_file: Path | None) -> dict[str, Any]:
     """The section `mqtt` for an address as people write it."""
-    from edged.config import MqttConfig
-    from edged.mqtt.control_client import BrokerAddress
+    from edged.mqtt.control_client import broker_section
 
-    address = BrokerAddress.parse(broker)
-    section: dict[str, Any] = {"host": address.host, "port": address.port}
-    if address.username is not None:
-        section["username"] = address.username
+    section = broker_section(broker)
     if password_file is not None:
         section["password_file"] = str(password_file.absolute())
-    if address.websocket is not None:
-        section["websocket"] = address.websocket
-    if address.tls:
-        section["tls"] = {}
-    elif not MqttConfig(host=address.host, insecure=True).is_local:
-        section["insecure"] = True
     return section
 
 
@@ -112,7 +102,7 @@ def _survey(
             survey.add(topic, payload)
         return survey, f"{survey.messages:,} messages in {recorded.name}"
     from edged.config import MqttConfig
-    from edged.mqtt.observer import observe
+    from edged.mqtt.control_client import observe
 
     filters = list(listen) or ["#"]
     where = f"{mqtt['host']}:{mqtt['port']}"

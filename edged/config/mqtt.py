@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -40,6 +40,7 @@ class MqttConstants:
     session_expiry: float = 7 * 86400.0  # the broker keeps messages for a disconnected device that long
     receive_maximum: int = 2000  # messages in flight (MQTT 5)
     reconnect_max: float = 10.0  # pause between two attempts to connect
+    password: str | None = field(default=None, repr=False)  # that no file holds
 
 
 class MqttConfig(Section, Constants[MqttConstants]):
@@ -77,6 +78,11 @@ class MqttConfig(Section, Constants[MqttConstants]):
         if isinstance(data, dict) and isinstance(data.get("protocol"), int | float):
             data = {**data, "protocol": f"{data['protocol']:g}"}
         return data
+
+    @property
+    def address(self) -> str:
+        """Host and port, or the path of a Unix socket."""
+        return self.host if self.host.startswith("/") else f"{self.host}:{self.port}"
 
     @property
     def is_local(self) -> bool:

@@ -41,11 +41,7 @@ class LinePublisher:
 
     def connect(self) -> None:
         """Connect; raise BrokerError when the broker does not accept the connection."""
-        self._session.start()
-        if not self._session.wait_ready(CONNECT_SECONDS):
-            raise BrokerError(
-                self._session.problem or "no connection", where="mqtt", remedy="`edged doctor` says more"
-            )
+        self._session.connect(CONNECT_SECONDS, "`edged doctor` says more")
 
     def publish(self, payload: bytes) -> None:
         """Publish a message, and wait while too many are unacknowledged.

@@ -133,12 +133,9 @@ def test_a_broker_without_mqtt_5_is_spoken_to_at_3_1_1(broker: Broker, tmp_path:
         assert "online" in edged("ctl", url, "watch", "--seconds", "1").out
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [(b"\x20\x02\x00\x01", "speaks neither MQTT 5 nor 3.1.1"), (b"", "no answer to MQTT 5 nor 3.1.1")],
-)
-def test_a_broker_that_speaks_neither_is_named_as_such(words: bytes, problem: str) -> None:
+@pytest.mark.parametrize("words", [b"\x20\x02\x00\x01", b""])
+def test_a_broker_that_speaks_neither_is_named_as_such(words: bytes) -> None:
     with closing(OldBroker(0, refuses=(4, 5), words=words)) as old:
         answer = edged("ctl", f"--broker=mqtt://127.0.0.1:{old.port}", "rig", "ping")
     assert answer.code == 1
-    assert problem in answer.problem
+    assert "no version of MQTT that we speak is accepted" in answer.problem

@@ -32,33 +32,13 @@ MAX_PACKET = 16 * 1024 * 1024
 _FOREVER = 0xFFFFFFFF
 
 
-class SocketClient(Client):
-    """paho's client, over a WebSocket where it is told to, and without Nagle's delay.
+class PacketClient(Client):
+    """paho's client over a `PacketSocket`, itself over a WebSocket where there is a path for one.
 
-    With `PacketClient` the only place where something inside paho is replaced.
+    The only place where something inside paho is replaced.
     """
 
     websocket: str | None = None
-
-    def use_websocket(self, path: str) -> None:
-        """Have a WebSocket on this path carry the packets; ConfigError without the package `websockets`."""
-        required("websockets", "websockets", "mqtt.websocket")
-        self.websocket = path
-
-    def _create_socket(self) -> Any:
-        sock: Any = super()._create_socket()
-        if sock.family != socket.AF_UNIX:
-            # Else an acknowledgement waits for the broker's TCP to confirm the prediction before it: 40 ms.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self.websocket:
-            return sock
-        from edged.mqtt.client.websocket import WebSocket
-
-        return WebSocket(sock, self._host, self._port, self.websocket, tls=self._ssl)
-
-
-class PacketClient(SocketClient):
-    """paho's client over a `PacketSocket`."""
 
     def use_tls(self, context: ssl.SSLContext, *, check_host: bool) -> None:
         """Make the next connection with this context, which paho itself takes once only."""
@@ -72,12 +52,20 @@ class PacketClient(SocketClient):
         self._out_messages.pop(mid, None)
 
     def _create_socket(self) -> PacketSocket:
+        sock: Any = super()._create_socket()
+        if sock.family != socket.AF_UNIX:
+            # Else an acknowledgement waits for the broker's TCP to confirm the prediction before it: 40 ms.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         kind = PacketSocket
         if self._ssl or self.websocket:
             from edged.mqtt.client.tls import TlsPacketSocket
 
             kind = TlsPacketSocket
-        return kind(super()._create_socket(), v5=self.protocol == MQTTProtocolVersion.MQTTv5)
+        if self.websocket:
+            from edged.mqtt.client.websocket import WebSocket
+
+            sock = WebSocket(sock, self._host, self._port, self.websocket, tls=self._ssl)
+        return kind(sock, v5=self.protocol == MQTTProtocolVersion.MQTTv5)
 
     def _sock_recv(self, bufsize: int) -> bytes:
         """As paho's own, without asking for the names of TLS errors first: that imports ssl."""
@@ -127,7 +115,8 @@ def make_client(
     )
     client.connect_timeout = CONNECT_TIMEOUT
     if config.websocket is not None:
-        client.use_websocket(config.websocket)
+        required("websockets", "websockets", "mqtt.websocket")
+        client.websocket = config.websocket
     # With this callback paho leaves all writing to our loop.
     client.on_socket_register_write = _leave_writing_to_the_loop
     if not callable(will):
@@ -199,6 +188,8 @@ def credentials(config: MqttConfig) -> tuple[str | None, str | None]:
     name = config.username or _credential("user name", "mqtt-username")
     if name is None:
         return None, None
+    if config.constants.password is not None:
+        return name, config.constants.password
     if config.password_file is not None:
         return name, _first_line("password", config.password_file, "mqtt.password_file")
     return name, _credential("password", "mqtt-password")
@@ -227,6 +218,7 @@ def _first_line(what: str, path: Path, where: str) -> str:
 
 
 TAKEN_OVER = "Session taken over"
+UNSUPPORTED = "Unsupported protocol version"
 
 _REFUSALS = {
     "Bad user name or password": "check mqtt.username and the first line of mqtt.password_file",
@@ -239,7 +231,7 @@ _REFUSALS = {
     "Unspecified error": "the connection broke; when that repeats, see whether two use one mqtt.client_id",
     "Keep alive timeout": "the broker or the network hangs; see mqtt.keepalive",
     "Packet too large": "raise the broker's packet limit",
-    "Unsupported protocol version": "set mqtt.protocol to the version that the broker speaks",
+    UNSUPPORTED: "set mqtt.protocol to the version that the broker speaks",
 }
 
 
@@ -263,8 +255,7 @@ def failure(problem: OSError, config: MqttConfig) -> tuple[str, str]:
             return str(problem), "check mqtt.port, mqtt.websocket, and mqtt.tls: wss needs it, ws bears none"
     if isinstance(problem, socket.gaierror):
         return f"unknown host {config.host}", "check mqtt.host and the name server"
-    place = config.host if config.host.startswith("/") else f"{config.host}:{config.port}"
     if isinstance(problem, TimeoutError):
-        return "no answer", f"is {place} reachable from here?"
+        return "no answer", f"is {config.address} reachable from here?"
     reason = (problem.strerror or str(problem)).lower()
-    return reason, f"does a broker listen on {place}?"
+    return reason, f"does a broker listen on {config.address}?"

@@ -28,6 +28,11 @@ from edged.mqtt.client.reconnect import Backoff, ConnectionState, ProtocolChoice
 from edged.mqtt.client.subscriptions import Subscriptions
 
 TICK = 1.0
+SILENT = "no answer to our CONNECT", "is this an MQTT port? with TLS?"
+NEITHER = (
+    "no version of MQTT that we speak is accepted",
+    "is this an MQTT port? with TLS? if so, update the broker",
+)
 
 log = get_logger("edged.mqtt")
 
@@ -127,10 +132,11 @@ class NetworkThread:
         if wire is not None and wire.problem is not None and not self._answered:
             raise wire.problem
         if not self._answered and not self._closing.is_set():
-            self._condition.complain(
-                "mqtt_refused", "no answer to our CONNECT", "is this an MQTT port? with TLS?"
-            )
             self._choice.closed_silently()
+            final = self._choice.exhausted
+            self._condition.complain(
+                "mqtt_refused", *(NEITHER if final and self._config.protocol == "5" else SILENT), final=final
+            )
 
     def _serve(self, wire: PacketSocket) -> None:
         deadline = time.monotonic() + self._choice.patience
@@ -269,9 +275,12 @@ class NetworkThread:
         self._online.set()
 
     def _refused(self, reason: str) -> None:
-        if reason == "Unsupported protocol version" and self._choice.refused():
-            return
-        self._condition.complain("mqtt_refused", reason, connection.refusal_remedy(reason))
+        words = reason, connection.refusal_remedy(reason)
+        if reason == connection.UNSUPPORTED and self._config.protocol == "5":
+            if self._choice.refused():
+                return
+            words = NEITHER
+        self._condition.complain("mqtt_refused", *words)
 
     def _disconnected(self, reason: str) -> None:
         unwanted = self._online.is_set() and not self._dropping and not self._closing.is_set()

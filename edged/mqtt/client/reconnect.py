@@ -78,31 +78,38 @@ class ProtocolChoice:
         self._fixed = preferred == "3.1.1"
         self._proven = False
         self._silent = 0
+        self._refused: set[Protocol] = set()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the broker has refused each version that can be tried, since it accepted one."""
+        return self._fixed or len(self._refused) > 1
 
     def accepted(self) -> bool:
         """The broker took us; True when that is the first time with this version."""
         news = not self._proven
         self._proven = True
         self._silent = 0
+        self._refused.clear()
         self.patience = PATIENCE
         return news
 
     def refused(self) -> bool:
-        """The broker does not speak this version; True when another one will be tried."""
+        """The broker does not speak this version; True when another one will be tried for the first time."""
         if self._fixed:
             return False
+        self._refused.add(self.protocol)
         self.protocol = "3.1.1" if self.protocol == "5" else "5"
         self._proven = False
         self._silent = 0
-        return True
+        return not self.exhausted
 
-    def closed_silently(self) -> bool:
-        """The broker gave no answer; True when the other version will be tried."""
+    def closed_silently(self) -> None:
+        """The broker gave no answer: the other version will be tried if that happens again."""
         self.patience = min(LONGEST_PATIENCE, 2.0 * self.patience)
-        if self._proven:
-            return False
         self._silent += 1
-        return self._silent >= SILENT_CLOSES and self.refused()
+        if not self._proven and self._silent >= SILENT_CLOSES:
+            self.refused()
 
 
 class ConnectionState:
@@ -113,6 +120,7 @@ class ConnectionState:
         self._client_id = client_id
         self._logged: tuple[str, str] | None = None
         self._problem: str | None = None
+        self.failure: tuple[str, str] | None = None  # the first that is final: reason and remedy
         self._online = False
         self._twin = ""
         self._twin_until = 0.0
@@ -132,16 +140,21 @@ class ConnectionState:
             return f"no connection to the broker: {self._problem}{suspicion}"
         return self._twin if time.monotonic() < self._twin_until else None
 
-    def complain(self, event: str, reason: str, remedy: str) -> None:
-        """Log a problem once, not at every attempt, until it changes or is over."""
+    def complain(self, event: str, reason: str, remedy: str, *, final: bool = True) -> None:
+        """Log a problem once, not at every attempt, until it changes or is over.
+
+        It is not `final` while an attempt in another way is to follow.
+        """
         level = log.debug if self._logged == (event, reason) else log.warning
         self._logged = (event, reason)
         level(event, reason=reason, remedy=remedy, **self._where)
         self._problem = f"{reason} ({remedy})" if remedy else reason
+        if final and self.failure is None:
+            self.failure = reason, remedy
 
     def connected(self) -> None:
         """Record that the broker has accepted the connection."""
-        self._online, self._logged, self._problem = True, None, None
+        self._online, self._logged, self._problem, self.failure = True, None, None, None
         self._since = time.monotonic()
 
     def disconnected(self, reason: str) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from edged.errors import BrokerError
 from edged.mqtt.client import connection
 from edged.mqtt.client.message import MessageProperties, OutgoingMessage, ReceivedMessage
 from edged.mqtt.client.network_thread import NetworkThread
 from edged.mqtt.client.subscriptions import Sink
 from edged.mqtt.topics import is_topic
+
+LOOK_SECONDS = 0.05  # between two looks at why a session is not ready
 
 
 class Session(NetworkThread):
@@ -70,6 +73,24 @@ class Session(NetworkThread):
         self._subscriptions.remove(filters, sink)
         self._waker.wake()
 
+    def connect(self, timeout: float, remedy: str = "") -> None:
+        """Start, and wait until the broker has confirmed the subscriptions.
+
+        Raises BrokerError when an attempt fails for a reason that the next has as well, or none succeeds in
+        time; the session has ended then. `remedy` adds where its user can change what is wrong.
+        """
+        self.start()
+        until = time.monotonic() + timeout
+        while not self.wait_ready(LOOK_SECONDS):
+            if self._condition.failure is None and time.monotonic() < until:
+                continue
+            reason, own = self._condition.failure or (self.problem or "the broker does not confirm", "")
+            self.stop(0.0)
+            both = "; ".join(filter(None, (own, remedy)))
+            raise BrokerError(
+                f"no connection to the broker: {reason}", where=self._config.address, remedy=both
+            )
+
     def wait_ready(self, timeout: float) -> bool:
         """Wait until the broker has confirmed the subscriptions; False when that took too long."""
         return self._online.wait(timeout) and self._subscriptions.confirmed.wait(timeout)
@@ -124,6 +145,11 @@ class Session(NetworkThread):
     def room(self, qos: int) -> int:
         """How many more messages of this QoS can wait before any is lost or refused."""
         return self._publisher.outgoing.room(qos)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Filters that the broker has refused, with its reasons."""
+        return self._subscriptions.refused
 
     @property
     def connected(self) -> bool:

@@ -43,6 +43,7 @@ class Subscriptions:
         self._waiting: dict[int, list[str]] = {}
         self._routes: dict[str, Sink | None] = {}
         self.confirmed = threading.Event()
+        self.refused: dict[str, str] = {}  # filters, with the broker's reasons
 
     def add(
         self,
@@ -115,6 +116,7 @@ class Subscriptions:
         """Note the broker's answer; gives filter and reason of each refusal."""
         for pattern, reason in zip(self._waiting.pop(mid, ()), reasons, strict=False):
             if reason.is_failure:
+                self.refused[pattern] = str(reason)
                 yield pattern, str(reason)
         self._confirm()
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from edged.config import MqttConfig
 from edged.domain.federated.messages import Evaluation, FleetTopics, Quality, RoundAnnouncement, joined
 from edged.domain.training.weight_coding import Floats, fingerprint
 from edged.fleet.coordinator.journal import read_lineage
 from edged.mqtt import weight_encoding
-from edged.mqtt.control_client import BrokerAddress, Operator
+from edged.mqtt.control_client import Operator
 from edged.storage.files.atomic import Disk
 from tests.fleet.senders import FLEET, SHAPES, Senders, base_weights, change_of, expected_model, update_of
 
@@ -86,10 +87,10 @@ def test_what_is_retained_is_the_model(broker: Mosquitto, make_site: MakeSite) -
     done = devices.wait_state("done", 1)
     site.finish()
     heard = {}
-    with Operator(BrokerAddress("127.0.0.1", broker.port)) as listener:
+    with Operator(MqttConfig(host="127.0.0.1", port=broker.port)) as listener:
         listener.subscribe([f"{devices.topics.base}/#"])
-        for topic, payload in listener.messages(time.monotonic() + 10):
-            heard[topic] = payload
+        for delivery in listener.messages(time.monotonic() + 10):
+            heard[delivery.topic] = delivery.payload
             if len(heard) == done.base.parts + 1:
                 break
     parts = [heard[devices.topics.model(done.base.hash, part)] for part in range(done.base.parts)]

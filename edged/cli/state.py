@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
-from edged.cli.outputs import Force, check_file
+from edged.cli.outputs import Force, check_directory, check_file
 from edged.cli.progress import ImportBar
 from edged.cli.stream_option import Stream
 
@@ -41,30 +41,33 @@ def audit(
 
 def backup(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
-    file: Annotated[Path, Argument(metavar="FILE", help="backup to write")],
+    file: Annotated[Path, Argument(metavar="FILE", help="backup to write; of several streams a directory")],
     key: Annotated[Path | None, Option(help="private key that signs the backup")] = None,
     stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Back up samples, models, checkpoints and journal to one file; the daemon can keep running."""
+    """Back up samples, models, checkpoints and journal to one file a stream; the daemon can keep running."""
     from edged.config import loader
     from edged.device.admin.backup import back_up
 
-    check_file(file, force=force)
     configs = loader.load_all(config)
     if stream is None and len(configs) > 1:
         from edged.device.admin.backup import back_up_streams
 
+        check_directory(file, *(one.name for one in configs), force=force)
         result = back_up_streams(configs, file, key).to_json()
     else:
+        check_file(file, force=force)
         result = back_up(loader.load(config, stream=stream), file, key).to_json()
     print_json(result) if as_json else output.show_pairs("backup", result)
 
 
 def restore(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
-    file: Annotated[Path, Argument(metavar="FILE", help="backup to restore")],
+    file: Annotated[
+        Path, Argument(metavar="FILE", help="backup to restore; of several streams their directory")
+    ],
     replace: Annotated[bool, Option("--replace", help="discard an existing state permanently")] = False,
     key: Annotated[
         list[Path] | None, Option(help="public key, repeatable; one of them must have signed the backup")
@@ -74,10 +77,10 @@ def restore(
 ) -> None:
     """Replace the state directory with a backup, atomically; the daemon must be stopped."""
     from edged.config import loader
-    from edged.device.admin.backup import holds_streams, restore_streams
     from edged.device.admin.backup import restore as put_back
+    from edged.device.admin.backup import restore_streams
 
-    if stream is None and holds_streams(file):
+    if stream is None and file.is_dir():
         result = restore_streams(loader.load_all(config), file, replace=replace, keys=key or ()).to_json()
     else:
         report = put_back(loader.load(config, stream=stream), file, replace=replace, keys=key or ())

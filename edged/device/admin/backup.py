@@ -1,10 +1,9 @@
-"""`edged backup` and `edged restore`: a device's state in one file, or a backup of each of its streams."""
+"""`edged backup` and `edged restore`: a device's state in one file, or its streams' in a directory."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,32 +14,18 @@ from edged.domain.training.message import Message
 from edged.errors import RefusedError
 from edged.signing import Keys, sign
 from edged.storage.backup import backup
-from edged.storage.backup.archive import MOST_FILES, is_plain
 from edged.storage.backup.backup import BackupReport, RestoreReport
 from edged.storage.backup.restore import as_owner_of
-from edged.storage.files.archive import ArchiveReader, ArchiveWriter, blocks_of
-from edged.storage.files.atomic import (
-    DirectoryLock,
-    disk_errors,
-    make_directory,
-    new_file,
-    staging_path,
-)
+from edged.storage.files.atomic import DirectoryLock, disk_errors, make_directory
 from edged.storage.files.database import connect
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.samples.tables import check_stream
 
-FOLDER = "streams/"
-"""Where the file has the backups of several streams, each as `edged backup --stream` writes it."""
-_NAME = 30  # bytes before the name of the first file of an archive
-
 
 @dataclass(frozen=True)
-class StreamsBackup(Message):
-    """A backup of several streams: the file, its size, and the backup of each stream."""
+class StreamBackups(Message):
+    """Backups of several streams."""
 
-    file: Path
-    bytes: int
     streams: Mapping[str, BackupReport]
 
 
@@ -115,72 +100,32 @@ def _same_stream(config: Config, unpacked: Path) -> None:
             check_stream(db, path, config.stream.to_schema())
 
 
-def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = None) -> StreamsBackup:
-    """Write the state of every stream to the file `out`, each signed with `key`.
+def back_up_streams(configs: Sequence[Config], folder: Path, key: Path | None = None) -> StreamBackups:
+    """Write a backup of every stream into a directory, each as a file with the stream's name.
 
     Each is as of one moment, not all of the same. Raises as `back_up`.
     """
-    results: dict[str, BackupReport] = {}
-    with _scratch(out) as folder, new_file(out, 0o600) as target, ArchiveWriter(target) as archive:
-        for config in configs:
-            one = folder / config.name
-            results[config.name] = back_up(config, one, key)
-            archive.add(FOLDER + config.name, one.stat().st_size, blocks_of(one))
-            one.unlink()
-    return StreamsBackup(out, out.stat().st_size, results)
-
-
-def holds_streams(source: Path) -> bool:
-    """Return whether a file holds backups of several streams."""
-    with disk_errors("reading the backup", source), source.open("rb") as content:
-        content.seek(_NAME)
-        return content.read(len(FOLDER)) == FOLDER.encode()
+    with disk_errors("making room for a backup", folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return StreamBackups({config.name: back_up(config, folder / config.name, key) for config in configs})
 
 
 def restore_streams(
-    configs: Sequence[Config], source: Path, *, replace: bool = False, keys: Sequence[Path] = ()
+    configs: Sequence[Config], folder: Path, *, replace: bool = False, keys: Sequence[Path] = ()
 ) -> RestoredStreams:
-    """Replace the state of every stream that is in the file; each is restored whole, or not at all.
+    """Replace the state of every stream that has a file in the directory, each whole or not at all.
 
     Raises RefusedError when one of them is not in the configuration, and as `restore`; the same call again
-    continues where it ended.
+    with `replace` begins again.
     """
     known = {config.name: config for config in configs}
-    results: dict[str, RestoreReport] = {}
-    with (
-        _scratch(source) as folder,
-        disk_errors("restoring", source),
-        source.open("rb") as content,
-        ArchiveReader(content, "backup of streams", "use another one", _is_stream, MOST_FILES) as archive,
-    ):
-        members = {member.filename.removeprefix(FOLDER): member for member in archive.members}
-        if unknown := sorted(set(members) - set(known)):
-            raise RefusedError(
-                f"the backup has streams that are not configured: {', '.join(unknown)}",
-                where=str(source),
-                remedy="add them to streams",
-            )
-        for name, member in members.items():
-            one = folder / name
-            with one.open("wb") as copy:
-                copy.writelines(archive.blocks(member))
-            results[name] = restore(known[name], one, replace=replace, keys=keys)
-            one.unlink()
-        archive.finish()
-    return RestoredStreams(results)
-
-
-def _is_stream(name: str) -> bool:
-    return name.startswith(FOLDER) and is_plain(name)
-
-
-@contextmanager
-def _scratch(beside: Path) -> Iterator[Path]:
-    """A directory for one backup at a time, beside a file."""
-    folder = staging_path(beside.parent, beside.name)
-    with disk_errors("making room for a backup", folder):
-        folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with disk_errors("reading the backup", folder):
+        names = sorted(path.name for path in folder.iterdir())
+    if unknown := [name for name in names if name not in known]:
+        raise RefusedError(
+            f"the backup has streams that are not configured: {', '.join(unknown)}",
+            where=str(folder),
+            remedy="add them to streams",
+        )
+    restored = {name: restore(known[name], folder / name, replace=replace, keys=keys) for name in names}
+    return RestoredStreams(restored)

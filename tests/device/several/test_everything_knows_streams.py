@@ -157,7 +157,7 @@ def test_commands_metrics_home_assistant_http_backup_wipe_and_audit_know_streams
         # The command line tells of each.
         told = plant.cli("status", str(plant.path))["streams"]
         assert {name: line["samples"] for name, line in told.items()} == counts
-        copy = tmp_path / "plant.zip"
+        copy = tmp_path / "plant"
         plant.cli("backup", str(plant.path), str(copy))
     # Wiped is one stream alone; a backup brings all of them back.
     plant.cli("wipe", str(plant.path), "--all", "--yes", "--stream", "b")

@@ -13,9 +13,11 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from edged.errors import StorageError
 from edged.lazy_imports import hidden, lazily
 
 if TYPE_CHECKING:
@@ -73,6 +75,15 @@ def level() -> str:
     present = structlog.get_config()["wrapper_class"]
     makers = {structlog.make_filtering_bound_logger(value): name for name, value in _LEVELS.items()}
     return makers.get(present, "debug")  # before `configure` everything is written
+
+
+@contextmanager
+def disk_may_refuse(log: FilteringBoundLogger, event: str, **fields: object) -> Iterator[None]:
+    """Log a warning where the disk refuses what the block stores; the work continues without it."""
+    try:
+        yield
+    except StorageError as problem:
+        log.warning(event, **fields, problem=problem.line())
 
 
 def get_logger(name: str) -> FilteringBoundLogger:

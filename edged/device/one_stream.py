@@ -9,7 +9,6 @@ from edged.device.assembly import Assembly
 from edged.device.idle_waker import IdleWaker
 from edged.device.learning.conditions import Pacer
 from edged.domain.events import DaemonStarted
-from edged.errors import StorageError
 from edged.host.systemd import LoopWatch
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.topics import widest
@@ -146,7 +145,5 @@ class RunningStream(Assembly):
 
     def _keep_learning(self) -> None:
         """For the next start; on a full disk it goes on from an older state."""
-        try:
+        with logs.disk_may_refuse(log, "state_not_kept"):
             self.pipeline.worker.store_state()
-        except StorageError as problem:
-            log.warning("state_not_kept", problem=problem.line())

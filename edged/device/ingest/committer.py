@@ -25,7 +25,7 @@ from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.errors import StorageError
 from edged.host.systemd import Watchdog
 from edged.host.turns import OwnTurns, SharedTurns
-from edged.logs import get_logger
+from edged.logs import disk_may_refuse, get_logger
 
 if TYPE_CHECKING:
     from edged.device.ingest.notices import IngestNotices
@@ -252,10 +252,8 @@ class GroupCommitter:
         if now - self._evicted < EVICT_SECONDS:
             return
         self._evicted = now
-        try:
+        with disk_may_refuse(log, "eviction_failed"):
             self._store.evict(self._clock.now())
-        except StorageError as problem:
-            log.warning("eviction_failed", problem=problem.line())
 
     # ---- while commits fail ----------------------------------------------------------------
 

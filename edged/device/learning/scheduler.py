@@ -38,7 +38,7 @@ from edged.domain.training.trainer_messages import (
 from edged.domain.training.training_run import RunCause, RunEnd, RunOptions, RunResult
 from edged.domain.training.triggers import LearningPolicy, TriggerRules, Triggers
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
-from edged.logs import get_logger
+from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
 
@@ -350,10 +350,8 @@ class TrainingScheduler:
             self._events.event(TrainingPaused(**vars(pause), summary=summary))
 
     def _keep_setbacks(self) -> None:
-        try:
+        with disk_may_refuse(log, "setbacks_not_kept"):
             self._registry.set_value(BACKOFF, {"bundle": self._bundle, **self.backoff.dump()})
-        except StorageError as problem:
-            log.warning("setbacks_not_kept", problem=problem.line())
 
     def _close(self, end: RunEnd, result: RunResult | None = None) -> None:
         self.ended = end

@@ -19,7 +19,7 @@ from edged.domain.protocols import ServedModel
 from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunResult
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
-from edged.logs import get_logger
+from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.registry import Registry
 from edged.storage.samples.erasure import erase_files
 from edged.storage.samples.log import SampleLog
@@ -348,11 +348,9 @@ class TrainingWorker:
             order.finish(ended, judged)
 
     def _forget_cancelled(self) -> None:
-        try:
+        with disk_may_refuse(log, "cancellation_not_forgotten"):
             if self._registry.get_value(CANCELLED):
                 self._registry.set_value(CANCELLED, False)
-        except StorageError as problem:
-            log.warning("cancellation_not_forgotten", problem=problem.line())
 
     def _learned(self, result: RunResult, options: RunOptions) -> JudgedCandidate:
         """A run has ended well: judge its candidate, and record how far the run came."""
@@ -383,8 +381,6 @@ class TrainingWorker:
     def catch_up(self) -> None:
         """Make durable what a full disk has refused."""
         self._rollout.persist()
-        try:
+        with disk_may_refuse(log, "not_set_aside", remedy="tried again"):
             # Here, too: a run that takes hours holds up the other thread.
             self._exclusion.apply()
-        except StorageError as problem:
-            log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

@@ -16,9 +16,9 @@ from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.protocols import ModelReader, ServedModel
 from edged.domain.training.training_run import Candidate
-from edged.errors import EdgedError, ModelError, StorageError
+from edged.errors import EdgedError, ModelError
 from edged.host.waiting import within
-from edged.logs import get_logger
+from edged.logs import disk_may_refuse, get_logger
 from edged.storage.files.atomic import remove
 from edged.storage.models.candidates import PROBE_FILES
 from edged.storage.models.records import BAD, ModelFigures, ModelRecord
@@ -122,10 +122,8 @@ class CandidateStore:
         verdict = refuse(reason)
         self.rejections += 1
         log.warning("candidate_withdrawn", version=version, reason=reason)
-        try:
+        with disk_may_refuse(log, "verdict_not_kept", version=version):
             self._registry.set_status(version, "rejected", verdict=verdict)
-        except StorageError as problem:
-            log.warning("verdict_not_kept", version=version, problem=problem.line())
         return verdict
 
     def record_judged(self, candidate: Candidate) -> None:
@@ -134,14 +132,10 @@ class CandidateStore:
         Models above the number that is kept go now, as the new one serves already.
         """
         if candidate.source == "training":
-            try:
+            with disk_may_refuse(log, "verdict_not_kept", run=candidate.run):
                 self._registry.record_judged(candidate.run)
-            except StorageError as problem:
-                log.warning("verdict_not_kept", run=candidate.run, problem=problem.line())
-        try:
+        with disk_may_refuse(log, "models_not_pruned"):
             self._prune()
-        except StorageError as problem:
-            log.warning("models_not_pruned", problem=problem.line())
 
     def _prune(self) -> None:
         newest = max((record.version for record in self._registry.records()), default=0)
@@ -219,7 +213,5 @@ def discard(folder: Path) -> None:
     """Remove an unused folder; the next start tries again if the disk refuses."""
     if not folder.exists():
         return
-    try:
+    with disk_may_refuse(log, "not_removed", path=str(folder)):
         remove(folder)
-    except StorageError as problem:
-        log.warning("not_removed", path=str(folder), problem=problem.line())

@@ -23,7 +23,7 @@ from edged.errors import (
     StorageError,
     UnavailableError,
 )
-from edged.logs import get_logger
+from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.records import Status
 from edged.storage.models.registry import Registry
 
@@ -100,17 +100,13 @@ class ModelStore(CandidateStore):
             self._record_loading(None)
 
     def _record_loading(self, value: dict[str, int] | None) -> None:
-        try:
+        with disk_may_refuse(log, "loading_not_noted"):
             self._registry.set_value(LOADING, value)
-        except StorageError as problem:
-            log.warning("loading_not_noted", problem=problem.line())
 
     def _dethrone(self, successor: int) -> None:
         """The champion cannot be loaded; on a full disk the next start finds that out again."""
-        try:
+        with disk_may_refuse(log, "champion_not_replaced", version=successor):
             self._point_to(successor, "the champion could not be loaded", outgoing="rolled_back")
-        except StorageError as problem:
-            log.warning("champion_not_replaced", version=successor, problem=problem.line())
 
     def install_base(self, base_model: Path, reason: str = "first model") -> ServedModel:
         """Make the bundle's own model the champion, under a new version.
@@ -189,10 +185,8 @@ class ModelStore(CandidateStore):
 
     def confirm(self, version: int) -> None:
         """Mark a version as good after its probation; if the disk refuses, the next start repeats that."""
-        try:
+        with disk_may_refuse(log, "confirmation_not_kept", version=version):
             self._registry.set_status(version, "good")
-        except StorageError as problem:
-            log.warning("confirmation_not_kept", version=version, problem=problem.line())
 
     def stand_down(self, failing: int, to: int, reason: str) -> None:
         """Store that `to` serves in place of a champion that failed.

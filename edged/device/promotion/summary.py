@@ -8,8 +8,7 @@ from edged.clock import Clock
 from edged.device.events import Listener
 from edged.domain.events import Event
 from edged.domain.training.message import Message
-from edged.errors import StorageError
-from edged.logs import get_logger
+from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.registry import Registry
 
 SUMMARY = "learned"  # name of the registry's value
@@ -46,7 +45,5 @@ class LearningSummary(Listener):
         summary = event.to_json().get("summary") if event.name in SUMMARISED else None
         if not isinstance(summary, str) or not summary:
             return
-        try:
+        with disk_may_refuse(log, "summary_not_kept"):
             self._registry.set_value(SUMMARY, StoredSummary(summary, self._clock.now()).to_json())
-        except StorageError as problem:
-            log.warning("summary_not_kept", problem=problem.line())

@@ -14,7 +14,7 @@ from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.sample import Window
 from edged.domain.stream.schema import Schema
 from edged.errors import StorageError
-from edged.logs import get_logger
+from edged.logs import disk_may_refuse, get_logger
 
 log = get_logger("edged.serve")
 
@@ -88,11 +88,9 @@ class HeadTeacher:
             return
         self._stale = False
         self._head.clear()
-        try:
+        with disk_may_refuse(log, "head_missed_labels"):
             for window in self._newest():
                 self._learn(window.x, window.y[:, 0].astype(np.int64), window.seq)
-        except StorageError as problem:
-            log.warning("head_missed_labels", problem=problem.line())
 
     def _newest(self) -> Iterator[Window]:
         """Yield the newest labels of the log, oldest first, part after part."""

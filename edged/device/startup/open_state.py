@@ -20,9 +20,9 @@ from edged.device.startup.recovery import (
     renumber,
     unfinished,
 )
-from edged.errors import BundleError, ConfigError, CorruptError, StorageError
+from edged.errors import BundleError, ConfigError, CorruptError
 from edged.host.kernel import boot_id
-from edged.logs import get_logger
+from edged.logs import disk_may_refuse, get_logger
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal import last_run
 from edged.storage.models.bundles import Bundle
@@ -156,15 +156,11 @@ def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
 
 def record_shutdown(state: Path, how: Ending, damaged: str | None = None) -> None:
     """Note why the daemon ends; on a disk that refuses, the next start will speak of a crash."""
-    try:
+    with disk_may_refuse(log, "end_not_noted"):
         last_run.record_shutdown(state, boot_id(), how, damaged)
-    except StorageError as problem:
-        log.warning("end_not_noted", problem=problem.line())
 
 
 def record_failed_start(state: Path) -> None:
     """Note that the start failed, where that is not known; on a disk that refuses, it will be a crash."""
-    try:
+    with disk_may_refuse(log, "end_not_noted"):
         last_run.record_failed_start(state, boot_id())
-    except StorageError as problem:
-        log.warning("end_not_noted", problem=problem.line())

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from edged.errors import CorruptError, EdgedError, StorageError
-from edged.logs import get_logger
+from edged.errors import CorruptError, EdgedError
+from edged.logs import disk_may_refuse, get_logger
 from edged.storage.backup import restore
 from edged.storage.files.atomic import STAGING, fsync_directory, make_directory, sweep
 from edged.storage.files.damaged_database import damage, rename_damaged
@@ -118,10 +118,8 @@ class Recovery:
 
     def serving(self) -> None:
         """Record that the start succeeded; on a disk that refuses, the next one notes more."""
-        try:
+        with disk_may_refuse(log, "start_not_noted"):
             last_run.record_serving(self.state, self.boot_id)
-        except StorageError as problem:
-            log.warning("start_not_noted", problem=problem.line())
 
 
 def recover(

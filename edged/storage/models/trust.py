@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from edged.errors import CorruptError, RefusedError, StorageError
-from edged.logs import get_logger
+from edged.errors import CorruptError, RefusedError
+from edged.logs import disk_may_refuse, get_logger
 from edged.signing import Keys, key_id
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file
 from edged.storage.files.checksummed_json import seal, unseal
@@ -64,11 +64,9 @@ class Trust:
 
     def repair(self) -> None:
         """Write both files again where one is not as it should be; a disk that refuses keeps the other."""
-        try:
+        with disk_may_refuse(log, "trust_not_repaired", action="trying again at the next start"):
             if self._values and any(_content(path) != seal(self._values) for path in self._paths):
                 self._write()
-        except StorageError as problem:
-            log.warning("trust_not_repaired", problem=problem.line(), action="trying again at the next start")
 
     def _write(self, **values: Any) -> None:
         """Change some of the values, durably; StorageError when the disk refuses, and nothing has changed."""

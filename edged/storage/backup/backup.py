@@ -30,7 +30,7 @@ from edged.storage.backup.archive import BackupManifest
 from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
 from edged.storage.files import atomic
 from edged.storage.files.damaged_database import damage
-from edged.storage.files.database import connect, require_format, translated
+from edged.storage.files.database import connect, translated
 from edged.storage.journal import journal
 from edged.storage.journal.journal import DATABASE as REGISTRY
 from edged.storage.journal.journal import Journal
@@ -191,8 +191,7 @@ def _check_formats(folder: Path) -> None:
     """Raise FormatError where a database has another format than this edged reads."""
     for name, number in DATABASES.items():
         if (path := folder / name).exists():
-            with closing(connect(path, readonly=True)) as db:
-                require_format(db, path, number)
+            connect(path, number=number, readonly=True).close()
 
 
 def _samples(picture: Path) -> int:

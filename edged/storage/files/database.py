@@ -39,6 +39,8 @@ _REMEDIES = {
 
 def connect(
     path: Path,
+    tables: Sequence[str] = (),
+    number: int | None = None,
     *,
     readonly: bool = False,
     synchronous: Synchronous = "FULL",
@@ -52,8 +54,10 @@ def connect(
     `atomic.scratch` it is OFF. The write-ahead log should not exceed `wal_bytes`; its pages move into the
     file at half of it. Pages of `cache_kib` KiB stay in memory, half as many where it only reads.
 
+    With the `number` of a format the database has that one: a new one gets its `tables`.
+
     Raises StorageError when it is missing (`readonly`) or cannot be opened; CorruptError when it is no
-    database.
+    database; FormatError when it has another format.
     """
     if readonly and not path.exists():
         raise StorageError("there is no such database yet", where=str(path),
@@ -71,10 +75,14 @@ def connect(
             unless_opened.callback(db.close)
             db.execute(f"PRAGMA cache_size = -{cache_kib // 2 if readonly else cache_kib}")
             _configure(db, readonly, synchronous if DISK.durable else "OFF", wal_bytes)
+            if not readonly:
+                # Also where the file was there: its creation may have been cut off before this.
+                fsync_directory(path.parent)
+            if number is not None and readonly:
+                require_format(db, path, number)
+            elif number is not None:
+                create_tables(db, path, tables, number)
             unless_opened.pop_all()
-    if not readonly:
-        # Also where the file was there: its creation may have been cut off before this.
-        fsync_directory(path.parent)
     return db
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -18,8 +18,6 @@ from edged.errors import StorageError
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.database import (
     connect,
-    create_tables,
-    require_format,
     snapshot,
     transaction,
     translated,
@@ -158,15 +156,7 @@ class Journal:
     @staticmethod
     def _connect(state_dir: Path, *, readonly: bool) -> tuple[sqlite3.Connection, Path]:
         path = state_dir / DATABASE
-        db = connect(path, readonly=readonly)
-        with ExitStack() as unless_opened:
-            unless_opened.callback(db.close)
-            if readonly:
-                require_format(db, path, FORMAT)
-            else:
-                create_tables(db, path, TABLES, FORMAT)
-            unless_opened.pop_all()
-        return db, path
+        return connect(path, TABLES, FORMAT, readonly=readonly), path
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""

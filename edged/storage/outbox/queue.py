@@ -18,7 +18,6 @@ from edged.storage.files.damaged_database import database_files, rename_damaged
 from edged.storage.files.database import (
     PAGE_SIZE,
     connect,
-    create_tables,
     file_pages,
     shrink,
     transaction,
@@ -348,11 +347,10 @@ class Outbox:
 
 
 def _connected(path: Path, space: OutboxSpace) -> sqlite3.Connection:
-    db = connect(path, wal_bytes=space.wal_bytes // 2, cache_kib=CACHE_KIB)
+    db = connect(path, tables.TABLES, tables.FORMAT, wal_bytes=space.wal_bytes // 2, cache_kib=CACHE_KIB)
     with ExitStack() as unless_ready:
         unless_ready.callback(space.release)
         unless_ready.callback(db.close)
-        create_tables(db, path, tables.TABLES, tables.FORMAT)
         with translated(path):
             space.bind(db)
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.training.message import Message
-from edged.storage.files.database import connect, json_list, require_format, translated
+from edged.storage.files.database import connect, json_list, translated
 
 if TYPE_CHECKING:
     import sqlite3
@@ -130,10 +130,8 @@ def write_counts(
 
 def waiting(path: Path) -> OutboxBacklog:
     """Count what waits in an outbox that is not open; StorageError when it is missing or cannot be read."""
-    with closing(connect(path, readonly=True)) as db:
-        require_format(db, path, FORMAT)
-        with translated(path):
-            return total(read_counts(db))
+    with closing(connect(path, TABLES, FORMAT, readonly=True)) as db, translated(path):
+        return total(read_counts(db))
 
 
 def total(counts: Mapping[MessageKind, OutboxBacklog]) -> OutboxBacklog:

@@ -158,8 +158,9 @@ class SampleLog(JoiningReader):
         """
         wal_bytes = eviction.wal_budget(max_bytes)
         db = database.connect(
-            path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes, cache_kib=cache_kib
-        )
+            path, TABLES, FORMAT,
+            readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes, cache_kib=cache_kib,
+        )  # fmt: skip
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
             cls._prepare(db, path, schema, readonly=readonly)
@@ -185,11 +186,7 @@ class SampleLog(JoiningReader):
 
     @staticmethod
     def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool) -> None:
-        """Create the tables, and check that the log belongs to this stream."""
-        if readonly:
-            database.require_format(db, path, FORMAT)
-        else:
-            database.create_tables(db, path, TABLES, FORMAT)
+        """Check that the log belongs to this stream."""
         with database.translated(path):
             known = check_stream(db, path, schema)
             if schema.open is not None and (stored := side_tables.read_classes(db)):

@@ -106,13 +106,7 @@ class SampleTableReader:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the file; StorageError when it is missing or of another edged, CorruptError when damaged."""
-        db = database.connect(path, readonly=True)
-        try:
-            database.require_format(db, path, FORMAT)
-        except BaseException:
-            db.close()
-            raise
-        return cls(db, path)
+        return cls(database.connect(path, number=FORMAT, readonly=True), path)
 
     def close(self) -> None:
         """Close the connection."""

@@ -8,17 +8,15 @@ SQLite notices damage to the structure of its pages, not to the values in them.
 from __future__ import annotations
 
 import json
+import sqlite3
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from edged.errors import StorageError
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    import sqlite3
 
 log = get_logger("edged.database")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,8 +25,6 @@ from edged.storage.files.database import (
 )
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from typing_extensions import Self
 
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult

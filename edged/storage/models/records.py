@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -19,8 +20,6 @@ from edged.storage.files.checked_table import CheckedTable
 from edged.storage.journal.journal import Journal
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from typing_extensions import Self
 
 

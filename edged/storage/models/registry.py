@@ -13,11 +13,12 @@ was champion last is believed and the pointer written again.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from edged.domain.audit_chain import AuditEntry
 from edged.domain.judging.verdict import Verdict
@@ -28,10 +29,6 @@ from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.records import BAD, JUDGED, MODELS, ModelRecord, Reign, Status, StoredModels
 from edged.storage.samples.erasure import erase_published, rewrite
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 __all__ = ["MODELS", "ModelRecord", "Registry", "Reign"]
 

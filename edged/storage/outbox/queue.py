@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -30,8 +31,6 @@ from edged.storage.outbox.tables import Key, OutboxBacklog, total, waiting
 from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from typing_extensions import Self
 
 

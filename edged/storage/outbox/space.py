@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
 from edged.storage.files.atomic import disk_errors
 from edged.storage.files.database import PAGE_SIZE, compact, file_pages, size_of, transaction, translated
-
-if TYPE_CHECKING:
-    import sqlite3
 
 _WAL_BYTES = 4 * 1024**2
 _FOLD_BYTES = 256 * 1024  # the write-ahead log is folded into the file when it has so much

@@ -4,18 +4,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.training.message import Message
 from edged.storage.files.database import connect, json_list, translated
-
-if TYPE_CHECKING:
-    import sqlite3
 
 FORMAT = 1
 TABLES = (

@@ -14,21 +14,17 @@ are in snapshots and backups, or in swap. Where that matters, encrypt the disk a
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
 from edged.storage.files import atomic, database
 from edged.storage.samples import label_actions, side_tables
 from edged.storage.samples.rows import WITHDRAWN, checksum_with
 from edged.storage.samples.tables import SampleCounts
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 _FILL_ROW = 1 << 20
 _SLICE_ROWS = 8  # so that the write-ahead log stays at some 8 MiB, however large the file is

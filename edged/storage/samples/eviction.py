@@ -4,17 +4,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from edged.clock import Ages
 from edged.storage.files.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
 from edged.storage.samples import label_actions, side_tables
 from edged.storage.samples.tables import SampleCounts
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 _ROUNDS = 4
 _ROW_BYTES = 110  # of a row and its index entries, beside x, y, key and id

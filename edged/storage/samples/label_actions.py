@@ -7,18 +7,15 @@ be undone exactly.
 from __future__ import annotations
 
 import json
+import sqlite3
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from edged.domain.labels.held_labels import HeldChange, HeldLabel
 from edged.logs import get_logger
 from edged.storage.files.checked_table import CheckedTable
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 log = get_logger("edged.samples")
 

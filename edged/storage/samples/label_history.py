@@ -9,9 +9,10 @@ what a power cut has interrupted.
 from __future__ import annotations
 
 import math
+import sqlite3
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.domain.stream.sample import LabelUpdate, LabelValue
 from edged.domain.stream.schema import Schema
@@ -32,10 +33,6 @@ from edged.storage.samples.label_actions import (
 from edged.storage.samples.log import SampleLog
 from edged.storage.samples.rows import WITHDRAWN, checksum_with, encoded
 from edged.storage.samples.tables import SampleCounts
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 PART = 1000  # samples in one transaction
 PAUSE = 0.002  # seconds after it, in which ingest commits

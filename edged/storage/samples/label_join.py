@@ -13,9 +13,9 @@ label is joined by time, and then kept: other deployments do not pay for it.
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 from edged.domain.stream.sample import LabelReading
@@ -24,10 +24,6 @@ from edged.storage.files.database import json_list, transaction
 from edged.storage.samples.reader import WindowReader
 from edged.storage.samples.rows import STRETCH_BITS
 from edged.storage.samples.tables import SampleCounts
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 PREDICTION_ID = re.compile(r"[0-9]+-([0-9]{1,18})")
 _ID_STATEMENT = """SELECT max(offset) FROM samples

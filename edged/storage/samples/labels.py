@@ -8,18 +8,15 @@ a sample whose label has been changed more often than allowed loses it, and is l
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.domain.stream.sample import LabelUpdate
 from edged.storage.files.database import json_list
 from edged.storage.samples.rows import checksum_with
 from edged.storage.samples.tables import SampleCounts, numbers_of
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 _SET = f"UPDATE samples SET y = ?1, checksum = {checksum_with('?1')}, label_ts = ?2, source = ?5"
 _FRESH = f"{_SET}, label_seq = ?3 WHERE offset = ?4"

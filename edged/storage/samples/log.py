@@ -8,6 +8,7 @@ each with a connection of its own.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,8 +58,6 @@ from edged.storage.samples.tables import (
 )
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from typing_extensions import Self
 
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,8 +33,6 @@ from edged.storage.samples.rows import CHECKED, is_whole
 from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from edged.domain.stream.windowing import OpenWindows
 
 log = get_logger("edged.samples")

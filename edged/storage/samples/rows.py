@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -15,10 +16,6 @@ from edged.domain.stream.sample import Batch, LabelValue
 from edged.domain.stream.schema import Schema
 from edged.errors import StorageError
 from edged.storage.files.checked_table import checksum
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 WITHDRAWN = 2**63 - 1  # in column `changes`: whatever labels come, the sample is not learned from
 STRETCH_BITS = 13  # see label_join.py

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,6 @@ from edged.storage.samples.rows import CHECKED, is_whole
 from edged.storage.samples.tables import FORMAT, SampleCounts
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from typing_extensions import Self
 
 _LEFT = "LEFT JOIN label_sources ON label_sources.number = samples.source"

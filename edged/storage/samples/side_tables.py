@@ -6,6 +6,7 @@ acknowledged: after a power cut its window or its join continues with it.
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
 from collections import Counter
 from collections.abc import Sequence
@@ -23,8 +24,6 @@ from edged.storage.files.checked_table import CheckedTable
 from edged.storage.samples.label_actions import record_held
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 
 # classes.becomes  the output that counts in its place, -1 for none; see OpenClass.

@@ -4,19 +4,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.checked_table import CheckedTable, checksum
 from edged.storage.samples import label_actions, side_tables
-
-if TYPE_CHECKING:
-    import sqlite3
-
 
 MOST_SOURCES = 1000
 

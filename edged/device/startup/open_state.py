@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from edged.clock import Clock
 from edged.config import Config
@@ -25,14 +25,12 @@ from edged.host.kernel import boot_id
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal import last_run
+from edged.storage.journal.last_run import Ending
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.storage.journal.last_run import Ending
 
 log = get_logger("edged.opening")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from edged.errors import CorruptError, EdgedError
 from edged.logs import disk_may_refuse, get_logger
@@ -20,13 +20,11 @@ from edged.storage.backup import restore
 from edged.storage.files.atomic import STAGING, fsync_directory, make_directory, sweep
 from edged.storage.files.damaged_database import damage, rename_damaged
 from edged.storage.journal import last_run
+from edged.storage.journal.last_run import Boot, Reason
 from edged.storage.models.bundles import DESCRIPTION, finish_interrupted
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.storage.journal.last_run import Boot, Reason
 
 log = get_logger("edged.recover")
 

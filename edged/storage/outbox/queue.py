@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.clock import Clock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
@@ -29,10 +28,6 @@ from edged.storage.outbox import tables
 from edged.storage.outbox.space import CACHE_KIB, OutboxSpace, fold_wal, pages_of, reserve_wal
 from edged.storage.outbox.tables import Key, OutboxBacklog, total, waiting
 from edged.storage.samples.erasure import erase_files
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 __all__ = ["DATABASE", "Key", "Outbox", "OutboxBacklog", "waiting"]
 
@@ -64,7 +59,7 @@ class Outbox:
         self._adopt(db)
 
     @classmethod
-    def open(cls, path: Path, *, max_bytes: int, max_age: float, clock: Clock) -> Self:
+    def open(cls, path: Path, *, max_bytes: int, max_age: float, clock: Clock) -> Outbox:
         """Open the outbox, creating it where there is none. A damaged one is set aside.
 
         File, write-ahead log and shared memory together have at most `max_bytes`, 1 MiB at least; a message

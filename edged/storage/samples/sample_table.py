@@ -7,7 +7,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from edged.storage.files import database
 from edged.storage.samples import side_tables
 from edged.storage.samples.rows import CHECKED, is_whole
 from edged.storage.samples.tables import FORMAT, SampleCounts
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _LEFT = "LEFT JOIN label_sources ON label_sources.number = samples.source"
 _COLUMNS = f"offset, label_seq, {CHECKED}, ingested, name"
@@ -103,7 +100,7 @@ class SampleTableReader:
         self._db, self._path = db, path
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path) -> SampleTableReader:
         """Open the file; StorageError when it is missing or of another edged, CorruptError when damaged."""
         return cls(database.connect(path, number=FORMAT, readonly=True), path)
 

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.graph.edit import rename_inputs
 from edged.bundles.graph.templates import IR_VERSION, OPSET
 
 INPUT, OUTPUT = "x", "output"
@@ -215,29 +214,6 @@ class Network:
         rows = self.add("Slice", [self.add("Shape", [x]), self.sizes(axis), self.sizes(axis + 1)])
         shape = self.add("Concat", [self.sizes(ways), rows, self.sizes(hidden)], axis=0)
         return self.add("ConstantOfShape", [shape])
-
-    def looped(self, x: str, layer: str, fan_in: int, hidden: int) -> str:
-        """All states (time, batch, hidden) of a minimal gated unit, as exporters write a layer of one's own.
-
-        f = σ(x·w + h·r + b), h ← h + f·(tanh(x·v) − h) (Zhou et al. 2016), over x (batch, time, fan_in).
-        """
-        shapes = {"w": (fan_in, hidden), "r": (hidden, hidden), "v": (fan_in, hidden), "b": (hidden,)}
-        own = {name: self.weight(f"{layer}.{name}", shape, hidden) for name, shape in shapes.items()}
-        body = onnx.parser.parse_graph(f"""body (int64 i, bool go, float[n, {hidden}] h)
-            => (bool on, float[n, {hidden}] next, float[n, {hidden}] state) {{
-              on = Identity (go) now = Gather <axis = 1> ({x}, i)
-              xw = MatMul (now, w) hr = MatMul (h, r) both = Add (xw, hr) sum = Add (both, b)
-              f = Sigmoid (sum) xv = MatMul (now, v) new = Tanh (xv) change = Sub (new, h)
-              part = Mul (f, change) next = Add (h, part) state = Identity (next)
-            }}""")
-        for node in body.node:
-            rename_inputs(node, own)
-        rows = self.add("Shape", [x], start=0, end=1)
-        first = self.add("ConstantOfShape", [self.add("Concat", [rows, self.sizes(hidden)], axis=0)])
-        steps = self.add("Gather", [self.add("Shape", [x]), self.tensor("time.axis", np.array(1))])
-        go = self.tensor("always", np.array(True))
-        self.add_many("Loop", [steps, go, first], ["last", "states"], body=body)
-        return "states"
 
 
 def in_precision(model: onnx.ModelProto, kind: int) -> onnx.ModelProto:

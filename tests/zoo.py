@@ -379,15 +379,6 @@ def _scikit_mlp(tiny: bool) -> onnx.ModelProto:
     return made
 
 
-def _looped(tiny: bool) -> onnx.ModelProto:
-    """9 → 64 over 128 steps, the mean of all states classified; tiny: 3 → 4 over 6 steps."""
-    length, features, hidden = (6, 3, 4) if tiny else (128, 9, 64)
-    net = Network(length, features)
-    states = net.looped(INPUT, "unit", features, hidden)
-    net.dense(net.add("ReduceMean", [states], axes=[0], keepdims=0), "head", hidden, 6, OUTPUT)
-    return net.model("looped", 6)
-
-
 def _attention(tiny: bool) -> onnx.ModelProto:
     """Causal, every two of four heads with keys and values of their own, in the operators of opset 23."""
     length, features, width = (5, 3, 8) if tiny else (32, 9, 64)
@@ -459,7 +450,6 @@ ZOO: dict[str, Entry] = {
         Entry("mlp_double", "dense layers in double precision", _mlp_double),
         Entry("mlp_half_weights", "float16 weights behind a Cast", _mlp_half_weights),
         Entry("scikit_mlp", "MLPClassifier of scikit-learn with its StandardScaler", _scikit_mlp),
-        Entry("looped", "a minimal gated unit 9 → 64 over 128 steps, built as a Loop", _looped),
         Entry(
             "attention",
             "causal attention with shared keys and values, RMS normalisation, of opset 23",

@@ -161,7 +161,7 @@ def _refuse_unbounded(path: Path) -> None:
         raise RefusedError(
             f"the operator {min(found)} may run for ever",
             where=str(path),
-            remedy="build the bundle with `edged artifacts build`, which writes loops out",
+            remedy="export the layer as LSTM, GRU or RNN",
         )
 
 

@@ -22,11 +22,11 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     Refused = dict[str, BundleError]
 
-# What `source.unroll` could not write out, and what to do.
-_FIXED = "export the model with a fixed length of the sequence, or freeze what is before it"
-_REPEATED = {
+# Why an operator with bodies or sequences has no gradient, and what to do.
+_LAYER = "export the layer as LSTM, GRU or RNN, or freeze it and what is before it: docs/operators.md"
+_CONTROL = {
     "If": ("its condition is computed", "export the branch that is to be trained alone"),
-    **dict.fromkeys(("Loop", "Scan"), ("how many rounds it takes is not fixed", _FIXED)),
+    **dict.fromkeys(("Loop", "Scan"), ("it repeats a body", _LAYER)),
 }
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
@@ -115,14 +115,20 @@ def _derived(
         if refused is None or node.name not in refused:
             rule = BACKWARD.get(node.op_type)
             if rule is None:
-                raise untrainable(node, *_REPEATED.get(node.op_type, ("it has no gradient",)))
+                raise _no_rule(node)
             return rule(node, gradients, tape)
     except BundleError as problem:
         if refused is None:
             raise
         refused[node.name] = problem
     # So that the walk of a trial goes on to the nodes before.
-    return [Adjoint("", tape.dims(name, node)) if name else None for name in node.input]
+    return [tape.trial(name) if name else None for name in node.input]
+
+
+def _no_rule(node: onnx.NodeProto) -> BundleError:
+    if "Sequence" in node.op_type:
+        return untrainable(node, "it has a sequence of tensors", _LAYER)
+    return untrainable(node, *_CONTROL.get(node.op_type, ("it has no gradient",)))
 
 
 def _total(parts: Sequence[Adjoint], tape: Tape) -> Adjoint | None:

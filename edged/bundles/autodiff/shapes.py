@@ -104,13 +104,18 @@ def _constant(node: onnx.NodeProto) -> NDArray[Any] | None:
 
 
 def kinds_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Element types of the tensors of a model, by name, as in `TensorProto.DataType`."""
+    """Element types of the tensors and sequences of a model, by name, as in `TensorProto.DataType`."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     kinds = {
-        str(value.name): int(value.type.tensor_type.elem_type)
+        str(value.name): int(_tensor_type(value).elem_type)
         for value in (*inferred.input, *inferred.value_info, *inferred.output)
     }
     return kinds | {str(tensor.name): int(tensor.data_type) for tensor in inferred.initializer}
+
+
+def _tensor_type(value: onnx.ValueInfoProto) -> onnx.TypeProto.Tensor:
+    kind = value.type
+    return kind.sequence_type.elem_type.tensor_type if kind.HasField("sequence_type") else kind.tensor_type
 
 
 def _static(graph: onnx.GraphProto, variable: set[str]) -> list[str]:
@@ -128,7 +133,7 @@ def _static(graph: onnx.GraphProto, variable: set[str]) -> list[str]:
 
 def _run(model: onnx.ModelProto, wanted: list[str]) -> tuple[dict[str, Dims], dict[str, NDArray[Any]]]:
     """Sizes of all tensors, and the wanted values that are the same for all numbers of rows."""
-    graph, names = model.graph, _computed(model.graph)
+    graph, names = model.graph, _computed(model)
     batches = [{str(v.name): _zeros(v, rows) for v in graph.input} for rows in ROWS]
     watched = _watched(model, names, wanted)
     try:
@@ -159,8 +164,12 @@ def _dims(shapes: Sequence[tuple[int, ...]]) -> Dims | None:
     return None if None in sizes else tuple(size for size in sizes if size is not None)
 
 
-def _computed(graph: onnx.GraphProto) -> list[str]:
-    return [str(name) for node in graph.node for name in node.output if name]
+def _computed(model: onnx.ModelProto) -> list[str]:
+    """Tensors that nodes compute; sequences have no shape."""
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    sequences = {value.name for value in inferred.value_info if value.type.HasField("sequence_type")}
+    outputs = (name for node in model.graph.node for name in node.output)
+    return [str(name) for name in outputs if name and name not in sequences]
 
 
 def _watched(model: onnx.ModelProto, names: list[str], wanted: list[str]) -> onnx.ModelProto:

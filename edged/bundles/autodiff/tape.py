@@ -109,6 +109,10 @@ class Tape(NodeWriter):
 
     # ---- what is known ------------------------------------------------------------------------
 
+    def trial(self, name: str) -> Adjoint:
+        """Return an adjoint without a tensor, for a walk that only looks for refusals."""
+        return Adjoint("", self._info.dims.get(name, ()))
+
     def dims(self, name: str, node: onnx.NodeProto) -> Dims:
         """Sizes of a tensor of the forward graph; refuses `node` where they are not known."""
         found = self._info.dims.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -27,16 +27,16 @@ _EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
 _SCALERS = re.compile(r"[A-Z][a-z]_[A-Z][a-z]+cst\d*")
 
 
-def give_each_its_own(graph: onnx.GraphProto, but: Collection[str] = ()) -> list[str]:
+def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
     """Undo the joining of parameters that only begin with the same values, as ones and zeros do.
 
     Exporters store equal tensors once: with an Identity that carries the other's name, or without. Trained
     so, they would stay one parameter. A tensor is taken to be joined by chance when all its numbers are
-    the same one; others that several nodes read are shared on purpose and stay so, and so do those in `but`.
-    The names of the copies are returned.
+    the same one; others that several nodes read are shared on purpose and stay so. The names of the copies
+    are returned.
     """
     made: list[str] = []
-    for name, users in _shared(graph, but).items():
+    for name, users in _shared(graph).items():
         original = next(tensor for tensor in graph.initializer if tensor.name == name)
         for node, i in users[1:]:
             copy = graph.initializer.add()
@@ -51,9 +51,9 @@ def give_each_its_own(graph: onnx.GraphProto, but: Collection[str] = ()) -> list
     return made
 
 
-def _shared(graph: onnx.GraphProto, but: Collection[str]) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+def _shared(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
     """Parameters of one repeated number and who reads them, a renaming Identity last."""
-    chance = {str(t.name) for t in graph.initializer if t.name not in but and _is_uniform(t)}
+    chance = {str(t.name) for t in graph.initializer if _is_uniform(t)}
     users: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     ends = {value.name for value in graph.output}
     for node in graph.node:

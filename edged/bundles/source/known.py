@@ -33,8 +33,6 @@ class Informed(NodeWriter):
     def __init__(self, model: onnx.ModelProto) -> None:
         values, shapes = _known(model)
         super().__init__(_names(model.graph), values, shapes)
-        self._values = self.numbers = values
-        """Whole numbers by name."""
         self.opset, self._kinds, self._graph = opset_of(model), kinds_of(model), model.graph
 
     def kind(self, name: str) -> int:
@@ -95,7 +93,7 @@ def _for_rows(model: onnx.ModelProto, rows: int) -> tuple[Values, dict[str, Shap
         if sizes is not None and None not in sizes:
             given = attributes_of(node)
             values[node.output[0]] = np.array(sizes, np.int64)[given.get("start", 0) : given.get("end")]
-        elif (found := folded(node, values, opset_of(model))) is not None:
+        elif (found := _folded(node, values, opset_of(model))) is not None:
             values.update(zip(node.output, found, strict=False))
     return values, shapes
 
@@ -105,7 +103,7 @@ def _is_number(value: NDArray[Any]) -> bool:
     return value.dtype.kind in "bi" or value.ndim == 0
 
 
-def folded(node: onnx.NodeProto, values: Values, opset: int) -> list[NDArray[Any]] | None:
+def _folded(node: onnx.NodeProto, values: Values, opset: int) -> list[NDArray[Any]] | None:
     """The outputs of a node of which all inputs are known; None where they are not, or no whole numbers."""
     names = {name for name in node.input if name}
     plain = node.domain in ("", "ai.onnx") and not any(True for _ in subgraphs(node))

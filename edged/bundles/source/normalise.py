@@ -25,10 +25,10 @@ from edged.bundles.graph.edit import (
 from edged.bundles.graph.external_data import MOST
 from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.source import axes, classifiers, initialisers, inputs, opset_downgrade
+from edged.bundles.source.choices import fold_choices
 from edged.bundles.source.classifiers import refuse_finished
 from edged.bundles.source.inputs import refuse_unknown, write_out
 from edged.bundles.source.training_mode import in_inference_form, inference_form, without_inactive
-from edged.bundles.source.unroll import unroll
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
@@ -100,7 +100,7 @@ def conform(
     classifiers.write_out_scalers(model)
     refuse_unknown(model)
     inputs.in_single_precision(model, add_note)
-    shared = unroll(model, add_note)
+    fold_choices(model, add_note)
     came = f"opset {opset_of(model)} and IR version {model.ir_version}"
     model = standard_opset(model)
     if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
@@ -114,7 +114,7 @@ def conform(
     for output in model.graph.output:
         _output_is_computed(model.graph, output.name)
     _name_nodes(model.graph)
-    _undo_export(model.graph, add_note, shared)
+    _undo_export(model.graph, add_note)
     _free_batch(model, add_note)
     return _with_shapes(_infer_shapes(model))
 
@@ -225,13 +225,13 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
         taken.add(node.name)
 
 
-def _undo_export(graph: onnx.GraphProto, add_note: AddNote, shared: set[str]) -> None:
+def _undo_export(graph: onnx.GraphProto, add_note: AddNote) -> None:
     """Undo what exporters do to a network that is only to be served, or only to be trained."""
     initialisers.without_zero_states(graph)
     initialisers.fix_settings(graph)
     if fixed := initialisers.fix_numbers(graph):
         add_note(f"numbers of the exporter's, no parameters: {shortened(fixed)}")
-    if parted := initialisers.give_each_its_own(graph, shared):
+    if parted := initialisers.give_each_its_own(graph):
         add_note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
     initialisers.fix_group_statistics(graph)
     if turned := in_inference_form(graph):

@@ -12,7 +12,7 @@ from edged.bundles.autodiff.reverse import active_tensors
 from edged.bundles.autodiff.rules.losses import ROW_MEAN, mark
 from edged.bundles.autodiff.shapes import examine
 from edged.bundles.autodiff.tape import BATCH
-from edged.bundles.graph.edit import all_names, rename_reads, rename_writes
+from edged.bundles.graph.edit import all_names, reads, rename_reads, rename_writes
 from edged.bundles.losses.named import OUTPUT
 from edged.errors import BundleError
 from edged.storage.models.bundles import Tensor
@@ -145,7 +145,7 @@ class TrainingGraph:
         shapes = {str(tensor.name): tuple(tensor.dims) for tensor in made.graph.initializer}
         parameters = {*trainable, *frozen}
         self.constants = [t for t in made.graph.initializer if t.name not in parameters]
-        read = {name for node in self.nodes for name in node.input}
+        read = {name for node in self.nodes for name in reads(node)}
         self.frozen = {name: shapes[name] for name in frozen if name in read}
         self.groups = grouped({name: shapes[name] for name in trainable})
 

@@ -93,10 +93,13 @@ class CommandDispatcher:
     def _resume(self, record: CommandRecord) -> None:
         handler = self._handlers.get(record.name)
         task = self._reporter.begin(record.name, record.request, record.id, record)
-        if handler is None or handler.resume is None:
+        if handler is None or not handler.survives:
             task.fail(EdgedError(ENDED, where=record.name, remedy="send it again, as another transaction"))
             return
         log.info("command_goes_on", command=record.name, id=record.id)
+        if handler.resume is None:
+            self._execute(handler, task)
+            return
         try:
             handler.resume(arguments(record.name, record.request), task)
         except EdgedError as problem:
@@ -178,7 +181,7 @@ class CommandDispatcher:
         """Record a command before its effect: from here on it is executed once, or not at all."""
         now = self._clock.now()
         # The fields are only needed to resume the command after a restart.
-        kept = request if handler.resume else {k: request[k] for k in ("transaction",) if k in request}
+        kept = request if handler.survives else {k: request[k] for k in ("transaction",) if k in request}
         record = CommandRecord(
             key, name, now, digest(name, request), "accepted", kept,
             response_topic=delivery.response_topic, correlation=delivery.correlation,
@@ -194,7 +197,7 @@ class CommandDispatcher:
         if handler.kind == "later":
             self._attempt(task, partial(handler.carry_out, own, task), partial(self._reporter.accept, task))
         else:
-            known = (task,) if handler.kind == "known" else ()
+            known = (task,) if handler.kind == "again" else ()
             self._attempt(task, partial(handler.carry_out, own, *known), task.done)
 
     def _attempt(self, task: Task, act: Callable[[], Answer], then: Callable[[Answer], None]) -> None:

@@ -69,10 +69,6 @@ class LabelCommands:
             return self._answer(done or self._label_interval(request, command))
         return self._label_samples(request, command, done)
 
-    def resume(self, request: Request, task: Task) -> None:
-        """Finish and answer the command `label` that the end of the daemon cut off."""
-        task.done(self.label(request, task))
-
     def _begin(self, task: Task) -> tuple[str, LabelAction | None]:
         """The name of a command in the history, and what it had done before it was cut off."""
         self._history.complete()
@@ -237,10 +233,6 @@ class LabelCommands:
             "after": _counts(after, action.back),
         }
 
-    def resume_undo(self, request: Request, task: Task) -> None:
-        """Finish and answer the command `label.undo` that the end of the daemon cut off."""
-        task.done(self.undo(request, task))
-
     def _undo_held(self, action: LabelAction, command: str) -> Answer:
         if action.undone_by is None:
             before, after = held_label(action.now_held), held_label(action.held)
@@ -353,18 +345,6 @@ class ClassCommands:
         Raises RefusedError when one of them is none.
         """
         return self._change(task, lambda classes, key: classes.retire(request["from"], request["to"], key))
-
-    def resume_add(self, request: Request, task: Task) -> None:
-        """Finish and answer the command `class.add` that the end of the daemon cut off."""
-        task.done(self.add(request, task))
-
-    def resume_remove(self, request: Request, task: Task) -> None:
-        """Finish and answer the command `class.remove` that the end of the daemon cut off."""
-        task.done(self.remove(request, task))
-
-    def resume_merge(self, request: Request, task: Task) -> None:
-        """Finish and answer the command `class.merge` that the end of the daemon cut off."""
-        task.done(self.merge(request, task))
 
     def _change(self, task: Task, change: Callable[[OpenClasses, str | None], int]) -> Answer:
         with self._samples.changing_classes() as classes:

@@ -14,7 +14,7 @@ from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.trainer_messages import RunProgress
 from edged.errors import EdgedError
 
-Kind = Literal["now", "known", "aside", "later"]
+Kind = Literal["now", "again", "aside", "later"]
 """How a command is executed; see `Handler`."""
 
 
@@ -140,19 +140,25 @@ class Handler(NamedTuple):
     ----------
     carry_out
         Takes the request's own fields. With `now` it returns the data of the answer; with all others it
-        takes a Task, too. `known` is `now` for what must know its task; `aside` runs on the thread of
-        commands that take long and returns the data of the last answer; `later` returns the data of the first
-        one, and another part ends the task. `before` and `after` in the data of an ended command that changes
+        takes a Task, too. `again` is `now` for what knows by its task what it has done already: it is carried
+        out again if the end of the daemon cut it off. `aside` runs on the thread of commands that take long
+        and returns the data of the last answer; `later` returns the data of the first one, and another part
+        ends the task. `before` and `after` in the data of an ended command that changes
         settings are for the audit log, not for the answer.
     kind
         One of these four.
     resume
-        Continues a command that the end of the daemon interrupted; without it such a command fails.
+        Continues a `later` command that the end of the daemon interrupted; without it such a command fails.
     """
 
     carry_out: Callable[..., Answer]
     kind: Kind = "now"
     resume: Callable[[Request, Task], None] | None = None
+
+    @property
+    def survives(self) -> bool:
+        """Whether a command that the end of the daemon interrupted goes on."""
+        return self.kind == "again" or self.resume is not None
 
 
 COUNTED = (

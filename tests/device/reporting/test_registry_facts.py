@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edged.device.promotion.summary import SUMMARY, StoredSummary
-from edged.device.reporting.registry_facts import RegistryReader
+from edged.device.reporting.status import RegistryReader
 from edged.errors import StorageError
 from edged.storage.models.registry import Registry
 from tests.storage.models.test_registry import crowned

@@ -63,26 +63,6 @@ PATIENCE = 2.0  # seconds for taking leave
 log = get_logger("edged.sparkplug")
 
 
-class SessionNumbers:
-    """Counts the sessions of an edge node; `registry` keeps the number."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._number: int | None = None
-
-    def next(self) -> int:
-        """Count a session and store its number; log a warning if that fails."""
-        number = self._number
-        if number is None:
-            number = int(self._registry.get_value(NUMBER, -1))
-        self._number = number + 1
-        try:
-            self._registry.set_value(NUMBER, self._number)
-        except StorageError as problem:
-            log.warning("sparkplug_session_not_kept", problem=problem.line())
-        return self._number
-
-
 class StreamFigures(Extension):
     """Tells metrics and the newest prediction of a stream, and hands commands to those who carry them out.
 
@@ -121,8 +101,49 @@ class StreamFigures(Extension):
         self._inbox.receive(ReceivedMessage(topic, b"{}", 0, 0, False, False, 0, time.monotonic()))
 
 
-class EdgeNode(StreamFigures):
-    """The only stream of a device as an edge node; `registry` keeps the number of the session."""
+class NodeOfStreams:
+    """The edge node of a device with several streams, each of which is a Sparkplug device below it.
+
+    `registry` keeps the number of the session. `metrics` and `commands` are the node's own.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        registry: Registry,
+        clock: Clock,
+        metrics: Sequence[Declared] = (),
+        commands: Collection[str] = (),
+    ) -> None:
+        self._registry = registry
+        self._session: int | None = None
+        self.node = _node(config, clock, self, metrics, commands)
+
+    def start(self) -> None:
+        """Connect the edge node to its broker."""
+        self.node.start()
+
+    def stop(self) -> None:
+        """Say that we go, and end the connection."""
+        self.node.stop(PATIENCE)
+
+    def next_session(self) -> int:
+        """Count a session and store its number; log a warning if that fails."""
+        if self._session is None:
+            self._session = int(self._registry.get_value(NUMBER, -1))
+        self._session += 1
+        try:
+            self._registry.set_value(NUMBER, self._session)
+        except StorageError as problem:
+            log.warning("sparkplug_session_not_kept", problem=problem.line())
+        return self._session
+
+    def execute(self, command: str) -> None:
+        """Nothing: the node itself has no commands but that for another birth."""
+
+
+class EdgeNode(NodeOfStreams, StreamFigures):
+    """The only stream of a device as an edge node."""
 
     def __init__(
         self,
@@ -134,45 +155,13 @@ class EdgeNode(StreamFigures):
         commands: Collection[str],
         clock: Clock,
     ) -> None:
-        super().__init__(inbox, topics, "Node Control/")
-        self._numbers = SessionNumbers(registry)
-        self._node = _node(config, clock, self, DECLARED, self.names(config, commands))
-        self._sink = self._node
-
-    def start(self) -> None:
-        """Connect the edge node to its broker."""
-        self._node.start()
-
-    def stop(self) -> None:
-        """Say that we go, and end the connection."""
-        self._node.stop(PATIENCE)
-
-    def next_session(self) -> int:
-        """Count a session: its number."""
-        return self._numbers.next()
-
-
-class NodeOfStreams:
-    """The edge node of a device with several streams, each of which is a Sparkplug device below it."""
-
-    def __init__(self, config: Config, registry: Registry, clock: Clock) -> None:
-        self._numbers = SessionNumbers(registry)
-        self.node = _node(config, clock, self, (), ())
-
-    def start(self) -> None:
-        """Connect the edge node to its broker."""
-        self.node.start()
-
-    def stop(self) -> None:
-        """Say that we go, and end the connection."""
-        self.node.stop(PATIENCE)
-
-    def next_session(self) -> int:
-        """Count a session: its number."""
-        return self._numbers.next()
+        StreamFigures.__init__(self, inbox, topics, "Node Control/")
+        super().__init__(config, registry, clock, DECLARED, self.names(config, commands))
+        self._sink = self.node
 
     def execute(self, command: str) -> None:
-        """Nothing: the node itself has no commands but that for another birth."""
+        """Hand over a command, named by its metric."""
+        StreamFigures.execute(self, command)
 
 
 class StreamOfNode(StreamFigures):

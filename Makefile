@@ -52,7 +52,7 @@ test-homeassistant: setup system-packages $(VENV)-homeassistant/.ready ## let Ho
 test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the engines come to its weights
 	@EDGED_TORCH="$(CURDIR)/$(VENV)-torch/bin/python" $(BIN)/python -m pytest tests/pytorch/live.py $(PYTEST_ARGS)
 
-test-flower: setup system-packages $(VENV)-flower-oldest/.ready $(VENV)-flower/.ready ## let Flower's strategies and three of its SuperNodes run rounds, with both of its versions
+test-flower: setup system-packages $(VENV)-flower-oldest/.ready $(VENV)-flower/.ready ## compare our aggregation with Flower's, and let three of its SuperNodes run rounds, with both of its versions
 	@for python in $(VENV)-flower-oldest/bin/python $(VENV)-flower/bin/python; do \
 		$$python -m pytest tests/fleet/flower/test_flower.py $(PYTEST_ARGS) && \
 		EDGED_FLOWER="$(CURDIR)/$$python" $(BIN)/python -m pytest tests/fleet/flower/live.py -s $(PYTEST_ARGS) || exit 1; \

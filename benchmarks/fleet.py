@@ -154,7 +154,7 @@ def stages(devices: int, how: str) -> Row:
         if coordinator.admission.accepted != devices:
             raise ValueError(f"{coordinator.admission.accepted} of {devices} accepted")
         began, used = time.perf_counter(), time.process_time()
-        reducer = reducer_of(config, {}, 1, {})
+        reducer = reducer_of(config)
         reduced(reducer, coordinator.layout, coordinator.admission.records(), devices)
         reducing = time.perf_counter() - began
         cpu += time.process_time() - used

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
@@ -22,24 +21,7 @@ from edged.errors import ConfigError
 HINT = "docs/fleet-reference.md lists every key"
 IN_FLIGHT = 256
 """Messages that the broker may hand over before the first is durable; they bound the memory."""
-MOST_REPLIES = 1000
-"""Devices of a round: a strategy holds the replies of all of them, 280 MB for 1,000 of 17,000 parameters."""
 CANARIES = "canaries"
-
-_ADAPTIVE = ("eta", "eta_l", "tau")
-STRATEGIES: dict[str, tuple[str, ...]] = {
-    "FedAvg": (),
-    "FedAvgM": ("server_learning_rate", "server_momentum"),
-    "FedAdagrad": _ADAPTIVE,
-    "FedAdam": (*_ADAPTIVE, "beta_1", "beta_2"),
-    "FedYogi": (*_ADAPTIVE, "beta_1", "beta_2"),
-    "FedMedian": (),
-    "FedTrimmedAvg": ("beta",),
-    "Krum": ("num_malicious_nodes",),
-    "MultiKrum": ("num_malicious_nodes", "num_nodes_to_select"),
-    "Bulyan": ("num_malicious_nodes",),
-}
-"""By class, the arguments that the configuration may give."""
 
 
 class RoundSection(Section):
@@ -111,31 +93,8 @@ class AdmitSection(Section):
 class ReduceSection(Section):
     """How updates become one model."""
 
-    how: Literal["mean", "trimmed_mean", "median", "flower"] = Field("mean", description="of all updates")
+    how: Literal["mean", "trimmed_mean", "median"] = Field("mean", description="of all updates")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share cut at either end by trimmed_mean")
-    strategy: str = Field("", description="with `how: flower`, a class of flwr.serverapp.strategy")
-    options: dict[str, float] = Field({}, description="arguments of that class")
-
-    @model_validator(mode="after")
-    def _known(self) -> ReduceSection:
-        if self.how != "flower":
-            if self.strategy or self.options:
-                raise ValueError("strategy and options are for `how: flower`")
-        elif problem := _problem_of(self.strategy, self.options):
-            raise ValueError(problem)
-        return self
-
-
-def _problem_of(strategy: str, options: Mapping[str, float]) -> str:
-    """Describe the problem with a strategy and its options; empty without one.
-
-    >>> _problem_of("FedAdam", {"eta": 0.1}), _problem_of("FedAvg", {"beta": 0.1})
-    ('', 'FedAvg has no option beta')
-    """
-    if strategy not in STRATEGIES:
-        return f"{strategy or 'no name'} is none of the strategies {', '.join(STRATEGIES)}"
-    wrong = [name for name in options if name not in STRATEGIES[strategy]]
-    return f"{strategy} has no option {wrong[0]}" if wrong else ""
 
 
 class MasksSection(Section):
@@ -243,15 +202,6 @@ class CoordinatorConfig(Section):
     rollout: RolloutSection = RolloutSection()
     metrics: MetricsSection = MetricsSection()
     log: LogConfig = LogConfig()
-
-    @model_validator(mode="after")
-    def _flower(self) -> CoordinatorConfig:
-        if self.reduce.how == "flower" and self.round.devices > MOST_REPLIES:
-            raise ValueError(
-                f"a strategy of Flower holds all replies in memory: round.devices is at most {MOST_REPLIES}"
-                " with reduce.how flower; mean, trimmed_mean and median take any number"
-            )
-        return self
 
     @model_validator(mode="after")
     def _only_a_sum(self) -> CoordinatorConfig:

@@ -1,7 +1,7 @@
-"""Flower for fleets of edged: its strategies at a coordinator over MQTT, and an app for its own transport.
+"""Flower for fleets of edged: an app that carries their rounds over Flower's transport.
 
 Flower (Beutel et al., "Flower: a friendly federated learning research framework", 2020) is limited to the
-versions in `compat`. Nothing in `edged` knows it: a coordinator finds `reducer.reducers` by its entry point.
+versions in `compat`. Nothing in `edged` knows it.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Flower as it is installed here: in a known version, silent, with the identity that its messages want."""
+"""Flower as it is installed here: in a known version, and silent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 def require() -> None:
     """Make Flower usable in this process, without what it tells its makers.
 
-    Its messages ask for the task of the process, which outside of Flower's own programs nobody sets: a
-    private part of it, hence the versions that were tried.
-
     Raises
     ------
     UnavailableError
@@ -32,11 +29,4 @@ def require() -> None:
         )
     for name, value in SILENT.items():
         os.environ.setdefault(name, value)
-
-    from flwr.supercore.task_identity import TaskIdentity
-
-    try:
-        _ = TaskIdentity.task_id
-    except RuntimeError:  # no program of Flower's
-        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
     logging.getLogger("flwr").setLevel(logging.WARNING)

@@ -360,7 +360,7 @@ class Coordinator:
             refused=dict(self.admission.refused),
             made=now,
         )
-        model = self.journal.add(weights, fingerprint(weights), about, aggregate.memory)
+        model = self.journal.add(weights, fingerprint(weights), about)
         seconds = time.monotonic() - began
         log.info("round_closed", round=self.course.number, seconds=round(seconds, 3), devices=count)
         if not self._config.stages:
@@ -399,9 +399,7 @@ class Coordinator:
         base = self.journal.weights(standing.hash)
         if self._masks.active:
             return self._unmasked(base)
-        memory = self.journal.memory(standing.hash)
-        reducer = reducer_of(self._config, base, self.course.number, memory)
-        aggregate = reduced(reducer, self.layout, self.admission.records(), count)
+        aggregate = reduced(reducer_of(self._config), self.layout, self.admission.records(), count)
         return advanced(base, aggregate.change, self.layout), aggregate
 
     def _unmasked(self, base: Weights) -> tuple[Weights, Aggregate]:

@@ -2,7 +2,7 @@
 
 fleet.json          the course of rounds, sealed
 lineage.json        every round with its numbers, sealed; the newest thousand
-models/<hash>/      weights and their manifest, with parent and round; what a strategy remembers with them
+models/<hash>/      weights and their manifest, with parent and round
 rounds/<n>          updates that count in round n; reports/<n> what devices made of its model
 masks/<n>           what devices have said of its masks
 """
@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import BaseModelInfo, split
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message, SparseMessage
 from edged.errors import CorruptError
 from edged.fleet.rules.rounds import FleetState
-from edged.mqtt.weight_encoding import FILE, MAX_BYTES, compress, decompress, pack, unpack
+from edged.mqtt.weight_encoding import FILE, pack, unpack
 from edged.storage.files import atomic
 from edged.storage.files.append_log import AppendLog
 from edged.storage.files.checksummed_json import read_sealed, seal
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from edged.domain.training.weight_coding import Weights
 
 COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"
-MEMORY = "memory.safetensors.zst"
 REMEMBERED = 1000
 
 
@@ -131,25 +128,14 @@ class CoordinatorJournal:
 
     # Models.
 
-    def add(
-        self,
-        weights: Weights,
-        digest: str,
-        about: ModelOrigin,
-        memory: Mapping[str, NDArray[Any]] | None = None,
-    ) -> BaseModelInfo:
-        """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing.
-
-        `memory` is what the reducer needs for the next round.
-        """
+    def add(self, weights: Weights, digest: str, about: ModelOrigin) -> BaseModelInfo:
+        """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing."""
         final = self.path / "models" / digest
         if not final.exists():
             staging = atomic.staging_path(final.parent, digest[:12])
             with atomic.disk_errors("writing", staging):
                 staging.mkdir()
                 (staging / FILE).write_bytes(pack(weights))
-                if memory:
-                    (staging / MEMORY).write_bytes(compress(memory, {}))
             atomic.publish_directory(staging, final, extra=about.to_json(), disk=self._disk)
         return self.base(digest)
 
@@ -172,15 +158,6 @@ class CoordinatorJournal:
     def about(self, digest: str) -> ModelOrigin:
         """Read what was noted of a model when it was made."""
         return ModelOrigin.from_json(atomic.verify_directory(self.path / "models" / digest).extra)
-
-    def memory(self, digest: str) -> dict[str, NDArray[Any]]:
-        """What the reducer that made a model has left for the next."""
-        folder = self.path / "models" / digest
-        atomic.verify_directory(folder)
-        if not (folder / MEMORY).exists():
-            return {}
-        with atomic.disk_errors("reading", folder):
-            return decompress((folder / MEMORY).read_bytes(), MAX_BYTES)[0]
 
     def models(self) -> list[str]:
         """List the fingerprints of the stored models."""

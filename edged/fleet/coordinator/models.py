@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -44,8 +44,6 @@ from edged.storage.files.checksummed_json import read_sealed
 
 if TYPE_CHECKING:
     from edged.domain.training.weight_coding import Weights
-
-    ReducerOf = Callable[[CoordinatorConfig, Weights, int, Mapping[str, NDArray[Any]]], Reducer]
 
 # ---- the first model -------------------------------------------------------------------------
 
@@ -87,9 +85,7 @@ def _read_file(path: Path) -> Weights:
 
 
 def require_packages(config: CoordinatorConfig) -> None:
-    """Raise UnavailableError, at the start already, where the reducer needs a package that is not there."""
-    if config.reduce.how == "flower":
-        _flower_reducers()
+    """Raise UnavailableError, at the start already, where masks need a package that is not there."""
     if config.masks.enabled and not signing.available():
         raise UnavailableError(
             "the package cryptography is not installed",
@@ -98,31 +94,13 @@ def require_packages(config: CoordinatorConfig) -> None:
         )
 
 
-def _flower_reducers() -> ReducerOf:
-    from importlib.metadata import entry_points
+def reducer_of(config: CoordinatorConfig) -> Reducer:
+    """Create the configured reducer for a round.
 
-    for point in entry_points(group="edged.reducers", name="flower"):
-        found: ReducerOf = point.load()()
-        return found
-    raise UnavailableError(
-        "edged-flower is not installed",
-        where="reduce.how: flower",
-        remedy="pip install edged-flower, or ./deploy/flower of a checkout",
-    )
-
-
-def reducer_of(
-    config: CoordinatorConfig, base: Weights, number: int, memory: Mapping[str, NDArray[Any]]
-) -> Reducer:
-    """Create the configured reducer for round `number`, which starts from `base`.
-
-    The matrix of a robust one lies in a file, so that it is not all in memory. `memory` is the state that the
-    reducer that made `base` has left.
+    The matrix of a robust one lies in a file, so that it is not all in memory.
     """
     if config.reduce.how == "mean":
         return Mean()
-    if config.reduce.how == "flower":
-        return _flower_reducers()(config, base, number, memory)
     statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
     return Matrix(statistic, FileMatrix(config.dir))
 

@@ -9,8 +9,8 @@ one would state too high.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -44,8 +44,6 @@ class Aggregate:
     change: Doubles  # the `(size,)` float64 difference to its base
     devices: int
     samples: int
-    # State of a reducer for the round that starts from this model, such as momentum; by name.
-    memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Reducer(Protocol):

@@ -52,13 +52,7 @@ def test_every_key_is_in_the_page() -> None:
         ({"gate": {"stages": [0.5, 0.1]}}, "stages grow"),
         ({"reduce": {"trim": 0.5}}, "reduce.trim"),
         ({"rounds": 3}, "did you mean round"),
-        ({"reduce": {"how": "flower", "strategy": "FedBest"}}, "FedBest is none of the strategies FedAvg"),
-        ({"reduce": {"how": "flower", "strategy": "FedAvg", "options": {"beta": 1}}}, "no option beta"),
-        ({"reduce": {"strategy": "FedAvg"}}, "are for `how: flower`"),
-        (
-            {"reduce": {"how": "flower", "strategy": "Krum"}, "round": {"devices": 1001}},
-            "round.devices is at most 1000",
-        ),
+        ({"reduce": {"how": "flower"}}, "reduce.how"),
         ({"mqtt": {"host": "broker.example"}}, "unencrypted"),
     ],
 )

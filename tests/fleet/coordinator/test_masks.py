@@ -224,7 +224,6 @@ def test_who_has_not_joined_is_refused_and_told_why(tmp_path: Path) -> None:
     [
         ({"reduce": {"how": "trimmed_mean"}}, "looks at each update"),
         ({"reduce": {"how": "median"}}, "looks at each update"),
-        ({"reduce": {"how": "flower", "strategy": "FedAvg"}}, "looks at each update"),
         ({"round": {"devices": 3, "quorum": 0.5}}, "hides no device"),
     ],
 )

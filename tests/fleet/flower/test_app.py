@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +95,3 @@ def test_a_device_needs_a_socket_for_flower(tmp_path: Path) -> None:
         load(path)
     path.write_text(yaml.safe_dump(values | {"web": {"unix_socket": str(tmp_path / "s")}}))
     assert load(path).fleet is not None
-
-
-@pytest.mark.skipif(find_spec("flwr") is not None, reason="Flower is installed")
-def test_without_flower_a_coordinator_says_so_at_its_start(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.yaml"
-    reduce = {"how": "flower", "strategy": "FedAdam"}
-    path.write_text(yaml.safe_dump({"fleet": "plant", "model": "m.safetensors", "reduce": reduce}))
-    done = edged("fleet", "run", str(path))
-    assert done.returncode == 4
-    assert "reduce.how: flower: edged-flower is not installed (pip install edged-flower" in done.stderr
-    assert not (tmp_path / "fleet").exists()

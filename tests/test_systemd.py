@@ -146,8 +146,6 @@ def test_the_calls_that_edged_makes_are_allowed(analyze: str) -> None:
         allowed = allowed - group if filtered.startswith("~") else allowed | group
     trainer = {
         "setpriority",
-        "ioprio_set",
-        "sched_setaffinity",
         "sched_setattr",
         "prlimit64",
         "prctl",

@@ -28,7 +28,6 @@ from edged.engines.inference import InferenceModel
 from edged.engines.native import api
 from edged.errors import ConfigError, EdgedError, UnavailableError
 from edged.host.kernel import synchronised
-from edged.host.limits import for_training, usable
 from edged.host.vitals import VitalsReader
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.control_client import observe
@@ -278,10 +277,7 @@ def _board(config: Config) -> Iterator[CheckResult]:
     remedy = "check cooling and power supply: training waits" if trouble else ""
     if said:
         yield CheckResult("board", "warning" if trouble else "ok", ", ".join(said), remedy)
-    cpus = usable()
-    kept = for_training()
-    where = "" if kept is None else f", training uses {', '.join(map(str, sorted(kept)))}"
-    yield _ok("processors", f"{len(cpus)} usable{where}")
+    yield _ok("processors", f"{len(os.sched_getaffinity(0))} usable")
 
 
 def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:

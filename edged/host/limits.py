@@ -7,12 +7,6 @@ error: training at the wrong priority is better than no training.
 Control group: where systemd delegates its group to this service (`Delegate=` in systemd.resource-control(5)),
 the daemon moves to one part of it and the trainer to another. The kernel bounds the trainer's part, and ends
 all of it and nothing else when it takes more (cgroups(7)).
-
-Processors: a process may use what its cpuset (`isolcpus`, a container, `CPUAffinity=`) leaves it. Where
-there are small and big cores (big.LITTLE, DynamIQ) the kernel tells each one's capacity (`cpu_capacity`),
-and training keeps to the small ones: a prediction has somebody waiting for it, a training run has not. The
-daemon itself is not bound: its threads sleep nearly always, and the scheduler wakes them where there is
-room.
 """
 
 from __future__ import annotations
@@ -21,13 +15,12 @@ import ctypes
 import os
 import resource
 import signal
-import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from edged.errors import EdgedError
-from edged.host.kernel import number, own_group
+from edged.host.kernel import own_group
 
 MOUNT = Path("/sys/fs/cgroup")
 SELF = Path("/proc/self/cgroup")
@@ -37,20 +30,6 @@ VARIABLE = "EDGED_TRAINER_CGROUP"
 TRAINER_WEIGHT = 20  # the daemon's part keeps the kernel's default of 100
 _CONTROLLERS = ("memory", "cpu")
 
-_SYS, _PROC = Path("/sys"), Path("/proc")
-# ioprio_set(2) has no wrapper in the C library; its number depends on kernel and word size.
-_IOPRIO_SET = {
-    ("x86_64", 8): 251,
-    ("x86_64", 4): 289,
-    ("aarch64", 8): 30,
-    ("aarch64", 4): 314,
-    ("armv7l", 4): 314,
-    ("armv6l", 4): 314,
-    ("riscv64", 8): 30,
-    ("i686", 4): 289,
-}
-_IOPRIO_WHO_PROCESS = 1
-_IOPRIO_IDLE = 3 << 13
 _PR_SET_PDEATHSIG = 1
 _EXPENDABLE = 900
 
@@ -58,39 +37,32 @@ _EXPENDABLE = 900
 # ---- limits of this process ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ChildLimits:
-    """Limits of a child process."""
+def apply(*, nice: int, idle_cpu: bool, memory_limit: int | None) -> list[str]:
+    """Limit the calling process, before any other thread exists; return a line for each limit refused.
 
-    nice: int = 0  # added to the niceness, 0 to 19
-    affinity: Sequence[int] | None = None  # numbers of the CPUs it may use; None for all
-    memory_limit: int | None = None  # address space in bytes; None for no limit
-    idle_cpu: bool = False  # gets a processor only where nobody else wants it (SCHED_IDLE, sched(7))
-    idle_io: bool = True  # gets the disk only when nobody else wants it
-    expendable: bool = True  # the kernel ends it before others when the machine runs out of memory
+    `nice` is added to the niceness. With `idle_cpu` it gets a processor only where nobody else wants it
+    (SCHED_IDLE, sched(7)). `memory_limit` are bytes of address space; None for no limit.
 
-
-def apply(limits: ChildLimits) -> list[str]:
-    """Put `limits` on the calling process, before any other thread exists; a line for each that was refused.
-
-    Priority, I/O class and affinity belong to threads on Linux: only those that are started
-    afterwards inherit them. Importing numpy starts threads, so this comes first.
+    A priority belongs to a thread on Linux: only those that are started afterwards inherit it. Importing
+    numpy starts threads, so this comes first.
     """
     warnings: list[str] = []
-    if limits.nice:
-        _try(warnings, f"nice {limits.nice}", lambda: os.nice(limits.nice))
-    if limits.idle_cpu:
+    _try(warnings, f"nice {nice}", lambda: os.nice(nice))
+    if idle_cpu:
         _try(warnings, "idle scheduling", _set_idle_cpu)
-    if limits.idle_io:
-        _try(warnings, "idle I/O class", _set_idle_io)
-    if limits.expendable:
-        _try(warnings, "out-of-memory score", _set_expendable)
-    if limits.affinity is not None:
-        cpus = frozenset(limits.affinity)
-        _try(warnings, f"CPU affinity {sorted(cpus)}", lambda: _set_affinity(cpus))
-    if limits.memory_limit is not None:
-        limit = limits.memory_limit
-        _try(warnings, f"memory limit of {limit} bytes", lambda: _set_memory(limit))
+    if memory_limit is not None:
+        _try(
+            warnings,
+            f"memory limit of {memory_limit} bytes",
+            lambda: _lower(resource.RLIMIT_AS, memory_limit),
+        )
+    return warnings
+
+
+def be_expendable() -> list[str]:
+    """Have the kernel end this process before others when memory runs out; return a line if it refused."""
+    warnings: list[str] = []
+    _try(warnings, "out-of-memory score", _set_expendable)
     return warnings
 
 
@@ -121,28 +93,9 @@ def _set_idle_cpu() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def _set_idle_io() -> None:
-    machine = (os.uname().machine, struct.calcsize("P"))
-    if machine not in _IOPRIO_SET:
-        raise OSError(0, f"unknown on {machine[0]}")
-    _call("syscall", _IOPRIO_SET[machine], _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
-
-
 def _set_expendable() -> None:
     # proc(5): from -1000, never, to 1000, first. Anyone may raise the score of a process of their own.
     Path("/proc/self/oom_score_adj").write_text(str(_EXPENDABLE), encoding="ascii")
-
-
-def _set_affinity(cpus: frozenset[int]) -> None:
-    os.sched_setaffinity(0, cpus)
-    # The kernel drops CPUs that do not exist without a word.
-    missing = cpus - os.sched_getaffinity(0)
-    if missing:
-        raise OSError(0, f"no CPU {', '.join(map(str, sorted(missing)))} here; the others are used")
-
-
-def _set_memory(limit: int) -> None:
-    _lower(resource.RLIMIT_AS, limit)
 
 
 def confine(memory: int, seconds: int) -> None:
@@ -167,13 +120,10 @@ def _lower(kind: int, limit: int) -> None:
 
 
 def _set_death_signal() -> None:
-    _call("prctl", _PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
-def _call(function: str, *arguments: int) -> None:
     # Variadic C functions read whole registers: plain ints would be passed as 32 bits.
     libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, function)(*(ctypes.c_long(a) for a in arguments)) != 0:
+    arguments = (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if libc.prctl(*(ctypes.c_long(value) for value in arguments)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
@@ -252,31 +202,3 @@ def _write(file: Path, value: str) -> None:
             target.write(value.encode("ascii"))
     except OSError as problem:
         raise OSError(problem.errno, problem.strerror, str(file)) from problem
-
-
-# ---- processors --------------------------------------------------------------------------
-
-
-def usable() -> frozenset[int]:
-    """Return the numbers of the processors that this process may run on."""
-    return frozenset(os.sched_getaffinity(0))
-
-
-def small_ones(cpus: Collection[int], sys: Path = _SYS) -> tuple[int, ...]:
-    """Return those of `cpus` that are smaller than the biggest; none where all are alike or it is unknown."""
-    capacities = {}
-    for cpu in cpus:
-        capacity = number(sys / "devices" / "system" / "cpu" / f"cpu{cpu}" / "cpu_capacity")
-        if capacity is None:
-            return ()
-        capacities[cpu] = capacity
-    biggest = max(capacities.values(), default=0)
-    return tuple(sorted(cpu for cpu, capacity in capacities.items() if capacity < biggest))
-
-
-def for_training(sys: Path = _SYS, cpus: Collection[int] | None = None) -> Sequence[int] | None:
-    """Return the processors that the trainer keeps to: the small ones of a big.LITTLE CPU; None for all.
-
-    `cpus` is asked of the system when absent.
-    """
-    return small_ones(usable() if cpus is None else cpus, sys) or None

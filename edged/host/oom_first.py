@@ -10,13 +10,13 @@ import runpy
 import sys
 
 import edged.lazy_imports  # noqa: F401
-from edged.host.limits import ChildLimits, apply, join_trainer
+from edged.host.limits import be_expendable, join_trainer
 
 
 def main() -> None:
     """Join the trainer's part of the control group, raise the out-of-memory score, and run the module."""
     del sys.argv[0]
-    for warning in (join_trainer(), *apply(ChildLimits(idle_io=False))):
+    for warning in (join_trainer(), *be_expendable()):
         if warning:
             sys.stderr.write(f"{sys.argv[0]}: {warning}\n")
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

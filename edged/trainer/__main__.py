@@ -29,7 +29,7 @@ from edged.errors import (
     StorageError,
     TrainingError,
 )
-from edged.host.limits import VARIABLE, ChildLimits, apply, die_with_parent, for_training
+from edged.host.limits import VARIABLE, apply, die_with_parent
 from edged.storage.files.atomic import scratch
 from edged.trainer.daemon_pipe import DaemonPipe
 from edged.trainer.trainer import Trainer
@@ -70,13 +70,8 @@ def serve(pipe: DaemonPipe) -> int:
         raise TrainingError(f"expected Setup as the first message, got {type(first).__name__}", where="stdin")
     config = loader.from_json(first.config, first.constants)
     training = config.training
-    limits = ChildLimits(
-        nice=NICE,
-        affinity=for_training(),
-        memory_limit=None if VARIABLE in os.environ else training.memory,
-        idle_cpu=training.priority == "idle",
-    )
-    for warning in apply(limits):
+    limit = None if VARIABLE in os.environ else training.memory
+    for warning in apply(nice=NICE, idle_cpu=training.priority == "idle", memory_limit=limit):
         pipe.report(messages.LogLine(warning))
     with nullcontext() if first.durable else scratch():
         return _execute_all(Trainer(config, pipe, first), pipe, training.constants.resident or None)

@@ -7,25 +7,24 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+from edged.host.limits import apply
 
-from edged.host.limits import ChildLimits, apply
+if TYPE_CHECKING:
+    import pytest
 
 # What the child reports about itself once the limits hold, in addition to its warnings.
 CHILD = """
-import json, os, resource, subprocess
-from edged.host.limits import ChildLimits, apply
+import json, os, resource
+from edged.host.limits import apply, be_expendable
 before = os.nice(0)
-warnings = apply({limits})
+warnings = {limits}
 print(json.dumps(dict(
     warnings=warnings,
     nice=os.nice(0) - before,
-    cpus=sorted(os.sched_getaffinity(0)),
     idle=os.sched_getscheduler(0) == os.SCHED_IDLE,
     memory=resource.getrlimit(resource.RLIMIT_AS),
-    io=subprocess.run(["ionice"], capture_output=True, text=True, check=True).stdout.strip(),
     oom=int(open("/proc/self/oom_score_adj").read()),
 )))
 """
@@ -44,52 +43,36 @@ def child(limits: str) -> dict[str, Any]:
 
 
 def test_all_limits_hold_in_the_child() -> None:
-    cpu = min(os.sched_getaffinity(0))
-    found = child(f"ChildLimits(nice=5, affinity=({cpu},), memory_limit=2**30, idle_cpu=True)")
-    assert found == {
-        "warnings": [], "nice": 5, "cpus": [cpu], "idle": True, "memory": [2**30, 2**30], "io": "idle",
-        "oom": 900,
-    }  # fmt: skip
+    found = child("[*apply(nice=5, idle_cpu=True, memory_limit=2**30), *be_expendable()]")
+    assert found == {"warnings": [], "nice": 5, "idle": True, "memory": [2**30, 2**30], "oom": 900}
 
 
 def test_no_limits_change_nothing() -> None:
-    found = child("ChildLimits(idle_io=False, expendable=False)")
+    found = child("apply(nice=0, idle_cpu=False, memory_limit=None)")
     assert found["warnings"] == []
     assert found["oom"] < 900
     assert (found["nice"], found["idle"]) == (0, False)
-    assert found["cpus"] == sorted(os.sched_getaffinity(0))
-    assert found["io"] != "idle"
 
 
-def test_a_missing_cpu_is_a_warning_and_the_others_are_used() -> None:
-    cpu = min(os.sched_getaffinity(0))
-    found = child(f"ChildLimits(affinity=({cpu}, 1000), nice=3)")
-    assert found["warnings"] == [f"CPU affinity [{cpu}, 1000] not set: no CPU 1000 here; the others are used"]
-    assert (found["cpus"], found["nice"]) == ([cpu], 3)
+def test_a_limit_that_is_refused_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
 
-
-@pytest.mark.parametrize("cpus", ["(1000,)", "()", "(-1,)"])
-def test_impossible_cpus_are_a_warning(cpus: str) -> None:
-    found = child(f"ChildLimits(affinity={cpus}, nice=2)")
-    assert len(found["warnings"]) == 1
-    assert found["warnings"][0].startswith("CPU affinity")
-    assert found["nice"] == 2
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    warnings = apply(nice=0, idle_cpu=True, memory_limit=None)
+    assert warnings == ["idle scheduling not set: Operation not permitted"]
 
 
 def test_a_memory_limit_really_limits() -> None:
     code = (
-        "from edged.host.limits import ChildLimits, apply\n"
-        "assert not apply(ChildLimits(memory_limit=256 * 2**20))\n"
+        "from edged.host.limits import apply\n"
+        "assert not apply(nice=0, idle_cpu=False, memory_limit=256 * 2**20)\n"
         "try:\n    bytearray(2**29)\nexcept MemoryError:\n    print('refused')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
     assert done.stdout == "refused\n"
-
-
-def test_applying_nothing_is_silent_here_too() -> None:
-    assert apply(ChildLimits(idle_io=False)) == []
 
 
 def test_a_child_dies_with_its_parent() -> None:

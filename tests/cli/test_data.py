@@ -54,7 +54,7 @@ def test_an_evaluation_says_which_rows_are_left_out_and_why(folder: Path) -> Non
     assert (told["warnings"], told["quarantined"]) == ([LEFT_OUT], 3)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(200)
 def test_the_demo_replays_data_with_text_labels(folder: Path, tmp_path: Path) -> None:
     header, *lines = (folder / "house.csv").read_text().splitlines()

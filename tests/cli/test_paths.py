@@ -66,7 +66,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "step", [pytest.param(3, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.faults)]
+    "step", [pytest.param(3, marks=pytest.mark.full), pytest.param(1, marks=pytest.mark.faults)]
 )
 def test_wrong_paths_are_one_line_and_lose_nothing(good: dict[str, str], step: int, tmp_path: Path) -> None:
     walk = [sys.executable, "-m", "tests.cli.commands_walk", str(tmp_path), json.dumps(good), str(step)]
@@ -150,7 +150,7 @@ def test_force_replaces_only_what_the_command_wrote(good: dict[str, str], tmp_pa
 # ---- interrupts ----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_an_interrupt_while_a_file_is_read_is_one_line(good: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(

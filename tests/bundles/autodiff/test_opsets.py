@@ -122,7 +122,13 @@ def shape(dims: tuple[int | str, ...]) -> list[int]:
     return [size if isinstance(size, int) else int(eval(size, {"batch": ROWS})) for size in dims]  # noqa: S307
 
 
-@pytest.mark.parametrize("opset", range(13, NEWEST + 1))
+@pytest.mark.parametrize(
+    "opset",
+    [
+        opset if opset in {13, 18, 21, NEWEST} else pytest.param(opset, marks=pytest.mark.full)
+        for opset in range(13, NEWEST + 1)
+    ],
+)
 def test_gradients_are_those_of_opset_17(opset: int) -> None:
     assert [problem for case in forms() for problem in differences(case, opset)] == []
 

@@ -108,6 +108,7 @@ def test_a_run_is_seen_in_the_status(config: Config) -> None:
     assert status.training.last.result["steps"] == result.result.steps
 
 
+@pytest.mark.full
 def test_what_was_learned_is_not_learned_again(config: Config) -> None:
     first = train_once(config)
     add(config, 200, seed=1)
@@ -127,6 +128,7 @@ def test_without_samples_a_run_says_so(tmp_path: Path) -> None:
     assert last.outcome == "no_data"
 
 
+@pytest.mark.full
 def test_a_model_of_before_serves_until_the_new_standard_network_is_better(tmp_path: Path) -> None:
     old = loader.load(prepare(tmp_path, model={"network": "mlp"}), {})
     assert train_once(old).champion == 2
@@ -182,6 +184,7 @@ def test_rolling_back_and_forth(config: Config) -> None:
     assert status_of(config).model.version == 2
 
 
+@pytest.mark.full
 def test_a_pinned_model_stays_whatever_is_trained(config: Config) -> None:
     train_once(config)
     assert models(config, "pin", 1, None) == {"pinned": 1}

@@ -101,6 +101,7 @@ def test_options_of_a_command_reach_the_run(tmp_path: Path, bundle: Bundle) -> N
         assert process.run(order(1, "command", steps=7, learning_rate=0.5), Ear()).steps == 7
 
 
+@pytest.mark.full
 def test_a_cancelled_run_is_taken_up_by_the_next(tmp_path: Path, bundle: Bundle, undisturbed: bytes) -> None:
     plant = Plant(tmp_path, bundle, **LONG)
     with closing(plant.process()) as process:
@@ -263,6 +264,7 @@ def test_failures_hold_back_the_next_run_longer_each_time(tmp_path: Path, bundle
     assert scheduler.consumed == 0
 
 
+@pytest.mark.full
 def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, **LONG)
     desk = Desk(plant)
@@ -410,6 +412,7 @@ def test_a_warning_lets_fewer_labels_start_a_run(tmp_path: Path, bundle: Bundle)
     assert desk.scheduler.due() == "labels"
 
 
+@pytest.mark.full
 def test_a_trainer_that_rests_takes_longer_and_does_the_same(
     tmp_path: Path, bundle: Bundle, undisturbed: bytes
 ) -> None:

@@ -135,6 +135,7 @@ def test_an_error_that_nobody_expected_is_one_line(tmp_path: Path, bundle: Bundl
     assert caught.value.line() == "trainer: ZeroDivisionError: first line second line"
 
 
+@pytest.mark.full
 def test_memory_that_runs_out_in_mid_run_is_told(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, **LONG | {"batch": 8192, "steps": 300})
     with closing(plant.process()) as process:
@@ -171,6 +172,7 @@ def test_a_disk_that_fills_up_in_mid_run_leaves_the_last_checkpoint(tmp_path: Pa
     assert [path.name for path in (tmp_path / "candidates").iterdir()] == ["2"]
 
 
+@pytest.mark.full
 def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
     tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

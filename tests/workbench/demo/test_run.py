@@ -38,7 +38,7 @@ def test_the_demo_adapts_and_drops_nothing() -> None:
     assert 10 < summary["seconds"] < 60
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_recorded_stream_is_replayed_through_the_pure_python_broker(tmp_path: Path) -> None:
     x, y = generated(3000)
     path = tmp_path / "drifting.npz"

@@ -41,7 +41,7 @@ def evaluated(folder: Path, training: dict[str, Any], gate: dict[str, Any]) -> M
     return run(config, data, LabelOptions(delay=20, pretrain=first)).to_json()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_memory_keeps_what_was_learned_first_and_the_gate_refuses_models_that_lost_it(tmp_path: Path) -> None:
     remembering = evaluated(tmp_path / "memory", {}, OPEN_GATE)
     forgetful = evaluated(tmp_path / "none", {"replay": 0}, OPEN_GATE)

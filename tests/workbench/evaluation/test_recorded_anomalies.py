@@ -96,7 +96,7 @@ def test_the_alarm_comes_before_the_bearing_fails(
     assert earlier < 0.05 * rows
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_remaining_life_is_predicted_about_as_well_as_published(tmp_path: Path) -> None:
     """16.14 is the LSTM of Zheng et al. (2017), 18.45 their convolutional network."""

@@ -140,6 +140,7 @@ def test_a_seed_decides_everything_but_the_times(tmp_path: Path) -> None:
 # ---- nothing is seen before its time -------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_labels_that_are_pure_noise_are_predicted_at_chance(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     n = 2000
@@ -162,7 +163,14 @@ REGIME = 200
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("delay", "least", "most"), [(0, 0.72, 0.92), (100, 0.25, 0.45), (200, 0.05, 0.2)])
+@pytest.mark.parametrize(
+    ("delay", "least", "most"),
+    [
+        (0, 0.72, 0.92),
+        pytest.param(100, 0.25, 0.45, marks=pytest.mark.full),
+        pytest.param(200, 0.05, 0.2, marks=pytest.mark.full),
+    ],
+)
 def test_a_rule_that_turns_round_is_followed_as_late_as_its_labels_come(
     tmp_path: Path, delay: int, least: float, most: float
 ) -> None:
@@ -178,6 +186,7 @@ def test_a_rule_that_turns_round_is_followed_as_late_as_its_labels_come(
     assert least < report["metric"]["accuracy"] < most
 
 
+@pytest.mark.full
 def test_a_change_of_the_rule_is_detected_once_and_a_quiet_stream_never(tmp_path: Path) -> None:
     x, y = two_classes(6000)
     changed = np.where(np.arange(len(y)) < 4000, y, 1 - y)
@@ -203,7 +212,7 @@ def turning(n: int) -> tuple[Any, Any]:
     return x, np.where(np.arange(n) // RULE % 2, second, first).astype(np.int64)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path) -> None:
     """Measured where the first rule is back, up to 500 samples after: the labels come 50 late."""
@@ -274,6 +283,7 @@ def test_delay_and_rate_of_labels_agree_with_a_plain_loop(tmp_path: Path, delay:
     assert abs(arrives.mean() - rate) < 0.1
 
 
+@pytest.mark.full
 def test_frozen_is_the_first_champion_and_never_changes(tmp_path: Path) -> None:
     x, y = two_classes(1500)
     y[700:] = 1 - y[700:]
@@ -297,6 +307,7 @@ def test_without_labels_nothing_is_trained_and_the_first_champion_stays(tmp_path
     assert report["forgetting"] == 0
 
 
+@pytest.mark.full
 def test_label_requests_are_drawn_at_random_as_far_as_is_configured(tmp_path: Path) -> None:
     """The others are for samples near the boundary, which is where the first feature is 0."""
     x, y = two_classes(1500)
@@ -354,6 +365,7 @@ def test_reconstruction_finds_anomalies_it_was_never_told(tmp_path: Path) -> Non
     assert report["labels_used"] > 2500
 
 
+@pytest.mark.full
 def test_more_samples_are_unusual_where_more_false_alarms_are_allowed(tmp_path: Path) -> None:
     x, _ = correlated(1500)
     data, section = save(tmp_path, X=x), {"features": 6, "task": "reconstruct"}
@@ -718,7 +730,7 @@ def test_weather_is_learned_with_default_settings(rows: int | None, tmp_path: Pa
     assert report["metric"]["accuracy"] > report["no_change"]["accuracy"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("rows", [4000, pytest.param(None, marks=LONG_FORM)])
 def test_electricity_prices_are_followed_better_than_by_the_frozen_model(
     rows: int | None, tmp_path: Path
@@ -745,7 +757,11 @@ def rising(n: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     ("section", "least", "most"),
-    [({}, 0.85, 1.0), ({"model": {"network": "mlp"}}, 0.4, 0.7), ({"stream": {"context": []}}, 0.4, 0.7)],
+    [
+        ({}, 0.85, 1.0),
+        pytest.param({"model": {"network": "mlp"}}, 0.4, 0.7, marks=pytest.mark.full),
+        pytest.param({"stream": {"context": []}}, 0.4, 0.7, marks=pytest.mark.full),
+    ],
     ids=["standard", "mlp", "without context"],
 )
 def test_the_standard_network_sees_samples_beside_earlier_ones_of_their_key(
@@ -762,6 +778,7 @@ def test_the_standard_network_sees_samples_beside_earlier_ones_of_their_key(
         assert told["experts"]["expert2"]["accuracy"] > told["experts"]["expert1"]["accuracy"] + 0.1
 
 
+@pytest.mark.full
 def test_rows_whose_order_means_nothing_lose_nothing_by_context(tmp_path: Path) -> None:
     x, y = two_classes(4000)
     found = {}
@@ -773,7 +790,10 @@ def test_rows_whose_order_means_nothing_lose_nothing_by_context(tmp_path: Path) 
     assert found[None]["metric"]["accuracy"] > found["mlp"]["metric"]["accuracy"] - 0.01
 
 
-@pytest.mark.parametrize(("step", "warned"), [(0.05, True), (3.0, False)], ids=["slow", "fast"])
+@pytest.mark.parametrize(
+    ("step", "warned"),
+    [pytest.param(0.05, True, id="slow"), pytest.param(3.0, False, id="fast", marks=pytest.mark.full)],
+)
 def test_a_stream_that_repeats_itself_is_predicted_best_by_repeating_it(
     tmp_path: Path, step: float, warned: bool
 ) -> None:

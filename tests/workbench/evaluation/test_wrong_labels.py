@@ -62,7 +62,7 @@ def accuracy(replay: Replay) -> float:
     return float((replay.answers[PRETRAINED:, 0] == stream()[1][PRETRAINED:]).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_tenth_of_wrong_labels_costs_little_and_pauses_nothing(tmp_path: Path, bundle: Bundle) -> None:
     rng, y = np.random.default_rng(1), stream()[1]
     flipped = np.where(rng.random(ROWS) < 0.1, (y + rng.integers(1, CLASSES, ROWS)) % CLASSES, y)

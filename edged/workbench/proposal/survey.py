@@ -58,7 +58,7 @@ class SeenField:
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         if kind == "number":
             self.quoted += isinstance(value, str)
-            self._add_number(float(value))
+            self._add_number(number_of(value))
         elif kind == "numbers":
             self.width = len(value)
         elif kind == "time":
@@ -211,7 +211,7 @@ def _kind_of(value: Any) -> Kind:
     if isinstance(value, float) and math.isnan(value):
         return "nothing"
     kind = _KINDS.get(type(value))
-    return _kind_of_text(str(value)) if kind is None else kind
+    return _kind_of_text(str(value).strip()) if kind is None else kind
 
 
 _KINDS: dict[type, Kind] = {
@@ -226,7 +226,7 @@ def _kind_of_text(text: str) -> Kind:
         return "time" if _is_time(text) else "word"
     if math.isnan(number):
         return "nothing"
-    return "on/off" if text.strip().lower() in KNOWN_WORDS else "number"
+    return "on/off" if text.lower() in KNOWN_WORDS else "number"
 
 
 def _is_time(text: str) -> bool:

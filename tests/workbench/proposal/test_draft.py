@@ -178,7 +178,7 @@ def test_each_line_says_why() -> None:
     assert "mosquitto_pub -t labels/pump -m fault" in document(draft, MQTT, "a test")
 
 
-@example(["0\x1f"], "")  # a number to str.strip(), and none to float()
+@example(["0\x1f"], "")  # str.strip() takes it away, float() does not
 @given(st.lists(st.text(max_size=20), min_size=1), st.text(max_size=30))
 def test_whatever_names_and_words_are_there_it_is_yaml(words: list[str], name: str) -> None:
     survey = Survey()

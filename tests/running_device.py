@@ -62,8 +62,12 @@ class Listener:
 
     def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
         """Until `condition()` holds; it is looked at after every message."""
+        assert self.comes(condition, seconds), self.summary()
+
+    def comes(self, condition: Callable[[], Any], seconds: float) -> bool:
+        """Tell whether `condition()` holds in time; it is looked at after every message."""
         with self._changed:
-            assert self._changed.wait_for(condition, seconds), self.summary()
+            return bool(self._changed.wait_for(condition, seconds))
 
     def summary(self) -> str:
         """What has come, for a failing test."""
@@ -152,12 +156,22 @@ def running(device: Device, port: int, root: str = "edged/rig", **environment: s
     listener = Listener(port, root)
     device.start(**environment)
     try:
-        listener.wait(lambda: any(s["state"] == "online" for s in listener.messages["status"]), START_SECONDS)
+        _wait_until_online(device, listener)
         yield listener
     finally:
         if device.process is not None and device.process.poll() is None:
             device.stop()
         listener.close()
+
+
+def _wait_until_online(device: Device, listener: Listener) -> None:
+    """Wait for the status `online`; a daemon that ends before fails the test at once, with its log."""
+    deadline = time.monotonic() + START_SECONDS
+    while not listener.comes(lambda: any(s["state"] == "online" for s in listener.messages["status"]), 1.0):
+        assert device.process is not None
+        ended = device.process.poll()
+        assert ended is None, f"exit code {ended}:\n{device.log.read_text(errors='replace')[-2000:]}"
+        assert time.monotonic() < deadline, listener.summary()
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 20.0) -> None:

@@ -20,9 +20,9 @@ from edged.errors import CorruptError
 from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
+from edged.storage.journal.journal import Sequence
 from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
-from edged.storage.sequence import Sequence
 from tests.constants import configured
 
 if TYPE_CHECKING:

@@ -42,9 +42,9 @@ from edged.host.vitals import VitalsReader
 from edged.mqtt.client.session import StreamSession
 from edged.mqtt.topics import Topics
 from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
+from edged.storage.journal.journal import Sequence
 from edged.storage.journal.transfers import TransferStaging
 from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
-from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
     from edged.device.device_parts import DeviceParts

@@ -23,9 +23,9 @@ from edged.domain.commands.delivery_policy import MessageKind
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Handler, RunningCommands
 from edged.mqtt.client.session import Session
+from edged.storage.journal.journal import Sequence
 from edged.storage.models.registry import Registry
 from edged.storage.models.trust import Trust
-from edged.storage.sequence import Sequence
 
 log = logs.get_logger("edged.device")
 

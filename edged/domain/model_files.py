@@ -10,6 +10,8 @@ from pathlib import Path
 FLOAT32 = "float32"
 """The form of an inference model that a bundle describes beside the plain ONNX file: in ORT format."""
 SUFFIXES = (".onnx", ".ort")
+PROBE_FILES = ("probe_input.npy", "probe_output.npy")
+"""Inputs `(n, d)` in a candidate, and the trainer's outputs for them: the daemon must get the same."""
 
 
 def file_name(suffix: str) -> str:

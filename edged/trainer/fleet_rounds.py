@@ -23,7 +23,7 @@ from edged.domain.training.weight_coding import Coded, code, decode, difference
 from edged.errors import NoDataError, RefusedError
 from edged.mqtt import weight_encoding
 from edged.mqtt.weight_encoding import fleet_model
-from edged.storage.models.sent_updates import SentUpdates
+from edged.storage.models.fleet import SentUpdates
 from edged.storage.samples.log import SampleLog
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.learner import Learner

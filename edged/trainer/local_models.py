@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.model_files import file_name, model_in
+from edged.domain.model_files import PROBE_FILES, file_name, model_in
 from edged.domain.protocols import Engine
 from edged.domain.training.training_run import Source
 from edged.engines.inference import InferenceModel
@@ -22,7 +22,6 @@ from edged.mqtt.weight_encoding import pack
 from edged.storage.files import atomic
 from edged.storage.files.atomic import read_manifest
 from edged.storage.models.bundles import Bundle
-from edged.storage.models.candidates import PROBE_FILES
 from edged.storage.models.registry import MODELS, champion_folder, present_reign
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ import yaml
 from edged.clock import SystemClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.federated.round_orders import KeptUpdate
-from edged.storage.models.fleet_models import FleetModels
-from edged.storage.models.sent_updates import SentUpdates
+from edged.storage.models.fleet import FleetModels, SentUpdates
 from edged.storage.outbox.queue import Outbox
 from edged.storage.web_access import Pairing
 from tests.running_device import DAEMONS, Device, Listener, running, wait_until

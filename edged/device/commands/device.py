@@ -17,9 +17,9 @@ from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.mqtt.client.session import Session
 from edged.storage.backup.restore import copies
 from edged.storage.journal import last_run
-from edged.storage.models.fleet_models import FOLDER as FLEET
+from edged.storage.models.fleet import MODELS as FLEET
 from edged.storage.models.registry import LABEL_TRACES, MODELS, SAMPLE_TRACES
-from edged.storage.models.sent_updates import ROUNDS
+from edged.storage.models.fleet import ROUNDS
 from edged.storage.samples.erasure import erase_files, erase_members
 
 if TYPE_CHECKING:

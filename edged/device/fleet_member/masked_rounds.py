@@ -44,8 +44,7 @@ from edged.errors import RefusedError, RejectedUpdateError
 from edged.mqtt import weight_encoding
 from edged.mqtt.weight_encoding import MAX_BYTES, fleet_model
 from edged.signing import AgreementKey, decrypt, encrypt, keystream
-from edged.storage.models.fleet_models import FleetModels
-from edged.storage.models.sent_updates import SentUpdates
+from edged.storage.models.fleet import FleetModels, SentUpdates
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import FleetTopics, RoundAnnouncement, RoundSettings

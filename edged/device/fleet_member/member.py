@@ -43,8 +43,7 @@ from edged.domain.federated.participation import MembershipRecord, stranger
 from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
-from edged.storage.models.fleet_models import FleetModels
-from edged.storage.models.sent_updates import SentUpdates
+from edged.storage.models.fleet import FleetModels, SentUpdates
 
 if TYPE_CHECKING:
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult

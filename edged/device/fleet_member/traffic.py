@@ -11,7 +11,7 @@ from edged.device.fleet_member.transports import FleetTransport
 from edged.domain.federated.messages import BaseModelInfo, FleetTopics, Receipts, UpdateHeader, joined
 from edged.domain.federated.participation import RESEND_SECONDS, pause_before
 from edged.mqtt.client.message import ReceivedMessage
-from edged.storage.models.sent_updates import SentUpdates
+from edged.storage.models.fleet import SentUpdates
 
 if TYPE_CHECKING:
     from edged.domain.federated.round_orders import KeptUpdate

@@ -19,10 +19,10 @@ from edged.host.turns import TurnThreads
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
+from edged.storage.journal.journal import Sequence
 from edged.storage.models.registry import Registry
 from edged.storage.outbox.queue import DATABASE, Outbox
 from edged.storage.outbox.tables import OutboxBacklog
-from edged.storage.sequence import Sequence
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 PUBLISHED = "weights_published"  # name of the registry's value

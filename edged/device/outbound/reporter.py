@@ -17,7 +17,7 @@ from edged.domain.protocols import Outbound
 from edged.domain.training.message import Message
 from edged.logs import get_logger
 from edged.mqtt.topics import Topics
-from edged.storage.sequence import Sequence
+from edged.storage.journal.journal import Sequence
 
 if TYPE_CHECKING:
     from edged.device.events import Events

@@ -14,13 +14,13 @@ from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.regimes import Regimes
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
+from edged.domain.model_files import PROBE_FILES
 from edged.domain.protocols import ModelReader, ServedModel
 from edged.domain.training.training_run import Candidate
 from edged.errors import EdgedError, ModelError
 from edged.host.waiting import within
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.files.atomic import remove
-from edged.storage.models.candidates import PROBE_FILES
 from edged.storage.models.records import BAD, ModelFigures, ModelRecord
 from edged.storage.models.registry import Registry
 

@@ -16,8 +16,8 @@ from edged.errors import CorruptError, StorageError
 from edged.host.scheduler import Scheduler, Timetable
 from edged.host.systemd import Notifier
 from edged.logs import get_logger
+from edged.storage.journal.journal import Sequence
 from edged.storage.journal.last_run import write_status
-from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
     from edged.device.events import Events

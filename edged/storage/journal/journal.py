@@ -16,6 +16,7 @@ from edged.domain.commands.rules import OPEN, State
 from edged.domain.json_fields import JsonObject
 from edged.domain.training.training_run import Received, RunCause, RunEnd, RunResult
 from edged.errors import StorageError
+from edged.logs import get_logger
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.database import (
     connect,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     RunProduct: TypeAlias = RunResult | Received | RoundResult | FleetModelResult | RunEnd
 
 DATABASE = "state.db"
+AHEAD = 1_000_000  # numbers of messages that the stored bound is ahead
 RUNS_KEPT = 5000
 _COUNTER = "counter."
 _HORIZON = "command_horizon"
@@ -377,3 +379,45 @@ class Journal:
             self._db, _ = self._connect(self._path.parent, readonly=False)
             self._open = True
         return self._db
+
+
+log = get_logger("edged.sequence")
+
+
+class Sequence:
+    """Rising numbers, none of which is given twice on this device.
+
+    The journal holds a number that is never reached between two calls of `keep`, so that a number costs no
+    write. After an orderly end the next one follows on; after a kill there is a gap.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._next = int(journal.get_value("seq") or 1)
+        self._bound = self._next
+        self.reserve()
+
+    def __call__(self) -> int:
+        """The next number; from any thread."""
+        with self._lock:
+            number = self._next
+            self._next += 1
+        return number
+
+    def reserve(self) -> None:
+        """Move the stored bound on when half of its numbers are used; call this regularly."""
+        if self._bound - self._next < AHEAD // 2:
+            self._write(self._next + AHEAD)
+
+    def close(self) -> None:
+        """Store the next number, so that the next start continues without a gap."""
+        self._write(self._next)
+
+    def _write(self, bound: int) -> None:
+        try:
+            self._journal.set_value("seq", bound)
+        except StorageError as problem:
+            log.warning("sequence_not_kept", problem=problem.line())
+        else:
+            self._bound = bound

@@ -34,7 +34,7 @@ from edged.storage.files.database import Synchronous
 from edged.storage.samples import erasure, eviction, side_tables
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.eviction import Eviction
-from edged.storage.samples.label_join import JoiningReader
+from edged.storage.samples.labels import JoiningReader
 from edged.storage.samples.reader import Counters
 from edged.storage.samples.rows import (
     CHECKED,

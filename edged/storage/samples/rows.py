@@ -18,7 +18,7 @@ from edged.errors import StorageError
 from edged.storage.files.checked_table import checksum
 
 WITHDRAWN = 2**63 - 1  # in column `changes`: whatever labels come, the sample is not learned from
-STRETCH_BITS = 13  # see label_join.py
+STRETCH_BITS = 13  # see labels.py
 CHECKED = "key, ts, holdout, x, y, checksum"
 """Columns that `is_whole` takes."""
 _INSERT = """INSERT INTO samples (offset, key, ts, ingested, x, y, label_seq, holdout, id_key, id, packet,

@@ -64,7 +64,7 @@ FORMAT = 1
 # changes         how often the label was contradicted; NULL for never. See labels.py. Very large for a sample
 #                 that is not learned from whatever its label.
 # source          number of where the label came from, in label_sources; NULL where it has none.
-# id_key          see label_join.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
+# id_key          see labels.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
 #                 of messages that brought no sample, with the next offset at that time as their place.
 # checksum        see CheckedTable.
 # The partial indexes keep unlabelled rows out; each labelled row is in exactly one of the two.

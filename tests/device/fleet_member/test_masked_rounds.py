@@ -16,8 +16,7 @@ from edged.domain.federated.messages import (
     RoundSettings,
 )
 from edged.fleet.rules.masks import Masks
-from edged.storage.models.fleet_models import FleetModels
-from edged.storage.models.sent_updates import SentUpdates
+from edged.storage.models.fleet import FleetModels, SentUpdates
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage

@@ -17,11 +17,11 @@ from edged.device.outbound.weight_updates import WeightUpdates
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
+from edged.storage.journal.journal import AHEAD, Sequence
 from edged.storage.models.installed_bundles import ActiveBundle
 from edged.storage.models.registry import Registry
 from edged.storage.outbox.queue import DATABASE
 from edged.storage.outbox.tables import OutboxBacklog
-from edged.storage.sequence import AHEAD, Sequence
 from tests.commands import edged
 from tests.constants import configured
 from tests.mqtt.inbox import Inbox

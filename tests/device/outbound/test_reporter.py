@@ -19,7 +19,7 @@ from edged.domain.training.message import Message
 from edged.mqtt.topics import Topics
 
 if TYPE_CHECKING:
-    from edged.storage.sequence import Sequence
+    from edged.storage.journal.journal import Sequence
 
 
 @dataclass(frozen=True)

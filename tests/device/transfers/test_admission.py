@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edged.config import Config
-from edged.device.transfers.admission import Admission
+from edged.device.transfers.installer import Admission
 from edged.errors import RefusedError
 from edged.signing import key_id, new_pair, parse_public
 from edged.storage.journal.transfers import TransferPurpose

@@ -24,7 +24,7 @@ from edged.domain.training.weight_coding import decode
 from edged.fleet.coordinator.journal import RoundRecord, read_lineage
 from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import verify_directory
-from edged.storage.models.sent_updates import SentUpdates
+from edged.storage.models.fleet import SentUpdates
 from tests.fleet.flower.site import FlowerSite
 from tests.running_device import Device, Listener, running, wait_until
 

@@ -1,7 +1,7 @@
-"""Updates of a fleet's rounds that were sent, and what goes into the next one.
+"""What a device keeps of a fleet: the updates that it has sent, and the newest models that came.
 
-`rounds/<number>/` holds the update as it was sent, what is kept about it, and what its coding has left out:
-this survives a power cut, and joins the next update.
+`rounds/<number>/` holds an update as it was sent, what is kept about it, and what its coding has left out:
+this survives a power cut, and joins the next update. `fleet/<fingerprint>.bin` are the models as they came.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from edged.domain.federated.round_orders import KeptUpdate
 from edged.errors import TrainingError
 from edged.logs import get_logger
-from edged.storage.files.atomic import disk_errors
+from edged.storage.files.atomic import disk_errors, make_directory, publish_file
 from edged.storage.models.checkpoints import Checkpoints
 
-ROUNDS = "rounds"
-KEPT = 8
+MODELS, ROUNDS = "fleet", "rounds"
+MODELS_KEPT, UPDATES_KEPT = 3, 8
 _UPDATE = "update.bin"
 
 log = get_logger("edged.sent")
@@ -40,7 +40,7 @@ class SentUpdates:
     """The newest updates of one state directory; one thread adds, any may read."""
 
     def __init__(self, state: Path) -> None:
-        self._stored = Checkpoints(state / ROUNDS, KEPT)
+        self._stored = Checkpoints(state / ROUNDS, UPDATES_KEPT)
 
     def newest(self) -> SentUpdate | None:
         """The last one; None before the first, and where none is whole."""
@@ -69,3 +69,36 @@ class SentUpdates:
                 log.warning("update_unreadable", number=found.number, problem=str(problem))
             else:
                 yield SentUpdate(found.number, about, blob, found.arrays)
+
+
+class FleetModels:
+    """The models of one state directory; whose weights they are is checked by who unpacks them."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / MODELS
+
+    def path(self, digest: str) -> Path | None:
+        """Where a model lies; None where it does not."""
+        path = self._folder / f"{digest}.bin"
+        return path if path.is_file() else None
+
+    def put(self, digest: str, blob: bytes, keep: tuple[str, ...] = ()) -> Path:
+        """Keep a model, durably, and remove the oldest that is not among `keep`.
+
+        Raises StorageError when the disk refuses.
+        """
+        make_directory(self._folder)
+        path = self._folder / f"{digest}.bin"
+        publish_file(path, blob)
+        with disk_errors("removing old models", self._folder):
+            there = sorted(self._folder.glob("*.bin"), key=lambda file: file.stat().st_mtime_ns)
+            spared = {f"{name}.bin" for name in keep} | {path.name}
+            for old in there[: max(0, len(there) - MODELS_KEPT)]:
+                if old.name not in spared:
+                    old.unlink()
+        return path
+
+    def remove(self, digest: str) -> None:
+        """Remove a model that is damaged."""
+        with disk_errors("removing a model", self._folder):
+            (self._folder / f"{digest}.bin").unlink(missing_ok=True)

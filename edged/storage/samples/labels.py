@@ -2,9 +2,9 @@
 
 A label names its sample by the sender's id, or by key and time. Ids are often random, and an index over
 random values dirties one page for every row: five times the time and twenty times the bytes written, which
-wears out flash. So rows are cut into stretches of 8192 offsets and the index holds
-`stretch << 32 | crc32(id)`: inserts stay within a few pages, and a look-up goes through the stretches from the
-newest on. The id itself is compared in the row, so that equal checksums do no harm. Times need an index over
+wears out flash. So rows are cut into stretches of 8192 offsets, and the index holds
+`stretch << 32 | crc32(id)`: inserts stay within a few pages, and a look-up goes through the stretches, newest
+first. The id itself is compared in the row, so that equal checksums do no harm. Times need an index over
 (key, ts), which costs each insert about 1 µs. It is made when the first label is joined by time, and then
 kept: other deployments do not pay for it.
 

@@ -287,18 +287,22 @@ class SampleLog(JoiningReader):
 
     def open_windows(self) -> OpenWindows:
         """Read the windows that are not yet samples."""
-        with self._noting_damage():
-            return super().open_windows()
+        with self._noting_damage(), self._reading():
+            try:
+                return side_tables.read_windows(self._db)
+            except (TypeError, ValueError) as problem:
+                what = f"an open window is damaged: {problem}"
+                raise CorruptError(what, where=str(self._path)) from problem
 
     def joined_values(self) -> dict[str, array[float]]:
-        """Read the newest values of every key, without those that are damaged."""
-        with self._noting_damage():
-            return super().joined_values()
+        """Read the newest values of every key, as `Joining` stores them, without those that are damaged."""
+        with self._noting_damage(), self._reading():
+            return side_tables.read_states(self._db)
 
     def held_labels(self) -> dict[str, HeldLabel]:
         """Read the labels that hold, without those that are damaged."""
-        with self._noting_damage():
-            return super().held_labels()
+        with self._noting_damage(), self._reading():
+            return side_tables.read_held(self._db)
 
     @contextmanager
     def _noting_damage(self) -> Iterator[None]:

@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import merge
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.commits.imported import ImportProgress
-from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.open_classes import counted
 from edged.domain.stream.sample import Rejected, StoredSample, Window
@@ -31,9 +29,6 @@ from edged.storage.files.database import file_bytes, json_list, snapshot
 from edged.storage.samples import side_tables
 from edged.storage.samples.rows import CHECKED, is_whole
 from edged.storage.samples.tables import SampleCounts
-
-if TYPE_CHECKING:
-    from edged.domain.stream.windowing import OpenWindows
 
 log = get_logger("edged.samples")
 
@@ -226,26 +221,6 @@ class WindowReader:
                 f"SELECT count(*) FROM samples WHERE {_TRAINING} AND label_seq > ?", (seq,)
             ).fetchone()
         return int(found[0])
-
-    def open_windows(self) -> OpenWindows:
-        """Read the windows that are not yet samples."""
-        with self._reading():
-            try:
-                return side_tables.read_windows(self._db)
-            except (TypeError, ValueError) as problem:
-                raise CorruptError(
-                    f"an open window is damaged: {problem}", where=str(self._path)
-                ) from problem
-
-    def joined_values(self) -> dict[str, array[float]]:
-        """Read the newest values of every key, as `Joining` stores them."""
-        with self._reading():
-            return side_tables.read_states(self._db)
-
-    def held_labels(self) -> dict[str, HeldLabel]:
-        """Read the labels that hold."""
-        with self._reading():
-            return side_tables.read_held(self._db)
 
     def imported(self, file: str) -> ImportProgress | None:
         """Read how much is stored of a file, by the SHA-256 of its content; None for an unknown one."""

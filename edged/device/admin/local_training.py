@@ -12,10 +12,9 @@ from edged.device.admin.stopped_device import lock_state, model_reader
 from edged.device.events import Events
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
-from edged.device.promotion.summary import SUMMARY
+from edged.device.promotion.summary import SUMMARY, StoredSummary
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import unfinished
-from edged.domain import outcomes
 from edged.domain.protocols import RunObserver
 from edged.errors import RefusedError, StorageError
 from edged.storage.journal.audit_log import AuditLog
@@ -61,17 +60,11 @@ def train_once(config: Config, *, resume: bool = False, observer: RunObserver | 
             last = registry.runs(1)[0]
             raise StorageError(last.end.error or "the run failed", where=f"run {last.id}")
         registry.set_value("consumed", scheduler.consumed)
-        evaluation = pipeline.evaluator.evaluate(result.to_candidate(), pipeline.predictor.champion)
-        verdict, served = pipeline.models.add(evaluation)
-        if served is not None:
-            pipeline.models.set_champion(served.version, "; ".join(verdict.reasons))
-        pipeline.models.record_judged(result.to_candidate())
-        promoted = served.version if served else None
-        summary = outcomes.judged(pipeline.schema, result.to_candidate(), verdict, promoted, evaluation.scale)
-        registry.set_value(SUMMARY, {"summary": summary, "summary_ts": clock.now()})
+        judged, _ = pipeline.rollout.consider(result.to_candidate())
+        registry.set_value(SUMMARY, StoredSummary(judged.summary, clock.now()).to_json())
         registry.record_audit(local_entry("train", {"run": result.run}))
         AuditLog(config.storage.dir).drain(registry)
-        return JudgedRun(result, verdict, summary, promoted, registry.champion())
+        return JudgedRun(result, judged.verdict, judged.summary, judged.promoted, registry.champion())
 
 
 def _interrupted(registry: Registry) -> bool:

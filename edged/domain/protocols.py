@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -12,16 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.commands.delivery_policy import MessageKind
-from edged.domain.commits.commit_group import JoinChanges
 from edged.domain.drift.signals import DriftSignal
-from edged.domain.labels.held_labels import HeldLabel
-from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
+from edged.domain.stream.sample import Batch, LabelUpdate, Window
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 
 if TYPE_CHECKING:
-    from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
-
     # Of one label, or one after the other of several.
     Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]
 
@@ -162,34 +157,7 @@ class StoredRows(Protocol):
         """Read the keys of these samples, `n` of them; None for samples that are gone."""
 
 
-class Samples(StoredRows, Protocol):
-    """What a run reads from the sample log."""
-
-    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
-        """Labelled samples of the training role, the newest `limit`, oldest first."""
-
-    def bounded(self, window: Window) -> Window:
-        """A window without what a source of labels gave beyond its share."""
-
-    def training_parts(
-        self, after_seq: int, limit: int, size: int, *, upto_seq: int | None = None
-    ) -> list[int]:
-        """Positions in label order between parts of about `size` samples of such a window."""
-
-    def last_seq(self) -> int:
-        """Newest position in label order."""
-
-    def next_offset(self) -> int:
-        """The offset for the next sample, which only ever grows."""
-
-    def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Numbers for the keys of these samples, and which of its key each is, both `(n,)`."""
-
-    def relabelled(self) -> int:
-        """Labels that replaced an earlier one, ever."""
-
-
-class LabelledSamples(Protocol):
+class Holdout(Protocol):
     """Labelled samples that may be trained on, and those that never are."""
 
     def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
@@ -197,10 +165,6 @@ class LabelledSamples(Protocol):
 
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """Return the newest `limit` holdout samples, before `before_seq` if given."""
-
-
-class Holdout(LabelledSamples, Protocol):
-    """Labelled samples, of which some were never trained on."""
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """A sample of those between two positions."""
@@ -309,48 +273,6 @@ class RunObserver(Protocol):
 
     def checkpointed(self, message: CheckpointWritten) -> None:
         """The trainer has written a checkpoint."""
-
-
-class SampleStore(Protocol):
-    """Store that makes samples durable."""
-
-    def next_offset(self) -> int:
-        """The first offset that was never given."""
-
-    def commit(
-        self,
-        samples: Batch | None,
-        labels: Sequence[LabelUpdate] = (),
-        quarantined: Sequence[Rejected] = (),
-        packets: Iterable[tuple[int, int]] = (),
-        opened: OpenWindowChanges | None = None,
-        joined: JoinChanges | None = None,
-    ) -> None:
-        """Store a group in one durable transaction; raise StorageError if it failed."""
-
-    def find_many(self, labels: Sequence[LabelReading]) -> list[int | None]:
-        """Find the offsets of the samples that labels belong to."""
-
-    def arrivals(self, offsets: Sequence[int]) -> dict[int, float]:
-        """When these samples came, Unix seconds, by offset."""
-
-    def recent_packets(self, limit: int) -> list[tuple[int, int]]:
-        """Packet id and checksum of the newest rows."""
-
-    def open_windows(self) -> OpenWindows:
-        """Return the windows that are still open."""
-
-    def joined_values(self) -> dict[str, array[float]]:
-        """The newest values of every key."""
-
-    def held_labels(self) -> dict[str, HeldLabel]:
-        """Read the labels that hold."""
-
-    def newest_by_key(self, limit: int) -> tuple[list[str], NDArray[np.float32]]:
-        """The newest of the last `limit` samples for each key, and what the model took of them."""
-
-    def evict(self, now: float) -> int:
-        """Keep the store within its bounds."""
 
 
 class ValueStore(Protocol):

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.labels.label_review import FLOOR, ReviewedLabels, review
-from edged.domain.protocols import LabelledSamples, Throttle
+from edged.domain.protocols import Throttle
 from edged.domain.stream.sample import Window
 from edged.domain.training.trainer_messages import LabelReview, ReviewLabels, SuspectLabel
+from edged.storage.samples.log import SampleLog
 from edged.trainer.task import LearningTask
 
 MOST_LABELS, MOST_BYTES = 20_000, 32 << 20  # the newest that are looked at, and their inputs
@@ -20,7 +21,7 @@ NOTHING = LabelReview(0, ())
 class LabelReviewer:
     """Reviews the newest labels of a stream of classes, also those that are kept for judging."""
 
-    def __init__(self, task: LearningTask, samples: LabelledSamples, control: Throttle) -> None:
+    def __init__(self, task: LearningTask, samples: SampleLog, control: Throttle) -> None:
         self._schema, self._samples, self._control = task.schema, samples, control
 
     def review(self, order: ReviewLabels) -> LabelReview:

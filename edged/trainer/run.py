@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.protocols import RunControl, Samples
+from edged.domain.protocols import RunControl
 from edged.domain.stream.sample import Window
 from edged.domain.training.batch_pool import BatchPool
 from edged.domain.training.learner_state import (
@@ -30,6 +30,7 @@ from edged.domain.training.learner_state import (
 from edged.domain.training.trainer_messages import RunRequest
 from edged.domain.training.training_run import RunOptions, RunResult
 from edged.errors import NoDataError, NonFiniteError
+from edged.storage.samples.log import SampleLog
 from edged.trainer.learner import Learner
 from edged.trainer.local_models import PROBE_ROWS, CandidateExporter
 from edged.trainer.steps import BatchSampler, TrainingLoop
@@ -45,7 +46,7 @@ class TrainingRun:
         self,
         task: LearningTask,
         learner: Learner,
-        samples: Samples,
+        samples: SampleLog,
         sampler: BatchSampler,
         exporter: CandidateExporter,
         control: RunControl,

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.config import TrainingConfig
-from edged.domain.protocols import Engine, LearningRate, RunControl, Samples, StepResult
+from edged.domain.protocols import Engine, LearningRate, RunControl, StepResult
 from edged.domain.stream.sample import Window
 from edged.domain.training.batch_pool import BatchPool, KeyCache, Remembered, RowCache
 from edged.domain.training.replay import BatchMix
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.errors import TrainingError
+from edged.storage.samples.log import SampleLog
 from edged.trainer.learner import Learner
 from edged.trainer.task import LearningTask
 
@@ -169,7 +170,7 @@ class TrainingLoop:
 class BatchSampler:
     """Reads the samples of runs, and reports those that cannot be learned from."""
 
-    def __init__(self, task: LearningTask, samples: Samples, control: RunControl) -> None:
+    def __init__(self, task: LearningTask, samples: SampleLog, control: RunControl) -> None:
         self._task, self._samples, self._control = task, samples, control
         self._rows, self._keys = RowCache(samples), KeyCache(samples)
 

@@ -20,12 +20,13 @@ from edged.device.ingest.decoder import SampleDecoder
 from edged.domain.commits.commit_delay import CommitDelay
 from edged.domain.commits.commit_group import CommitBacklog, CommitGroup, Submission
 from edged.domain.commits.redelivery import Packet, Redelivery
-from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink, SampleStore
+from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink
 from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.errors import StorageError
 from edged.host.systemd import Watchdog
 from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import disk_may_refuse, get_logger
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
     from edged.device.ingest.notices import IngestNotices
@@ -57,7 +58,7 @@ class GroupCommitter:
     def __init__(
         self,
         config: Config,
-        store: SampleStore,
+        store: SampleLog,
         *,
         broker: Broker,
         serving: SampleSink,
@@ -308,9 +309,7 @@ class LabelJoin:
     labels were refused.
     """
 
-    def __init__(
-        self, store: SampleStore, clock: Clock, expiry: float | None, decoder: SampleDecoder
-    ) -> None:
+    def __init__(self, store: SampleLog, clock: Clock, expiry: float | None, decoder: SampleDecoder) -> None:
         self._decoder = decoder
         self._store, self._clock, self._expiry = store, clock, expiry
         self._ages = Ages(clock)

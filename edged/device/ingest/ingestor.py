@@ -22,7 +22,7 @@ from edged.device.ingest.joiner import Joiner
 from edged.domain.commits.commit_delay import FlushRequests
 from edged.domain.commits.commit_group import CommitGroup, Submission
 from edged.domain.commits.redelivery import Packet, checksum
-from edged.domain.protocols import Delivery, SampleSink, SampleStore
+from edged.domain.protocols import Delivery, SampleSink
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import RECENT, TemporalContext
@@ -30,6 +30,7 @@ from edged.errors import RefusedError, StorageError
 from edged.host.systemd import Watchdog
 from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
 from edged.logs import get_logger
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
     from edged.device.ingest.committer import GroupCommitter
@@ -57,7 +58,7 @@ class Ingestor:
     def __init__(
         self,
         config: Config,
-        store: SampleStore,
+        store: SampleLog,
         *,
         decoder: SampleDecoder,
         joiner: Joiner,

@@ -10,10 +10,10 @@ from edged.clock import Clock
 from edged.config import StreamConfig
 from edged.domain.commits.commit_group import CommitGroup, JoinChanges
 from edged.domain.labels.held_labels import HeldLabels
-from edged.domain.protocols import SampleStore
 from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.observation import HoldReading, Seen
 from edged.domain.stream.sample import LabelReading, Reading
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
     from edged.device.ingest.notices import IngestNotices
@@ -66,7 +66,7 @@ class Joiner:
         names = self.awaited
         return f"no samples yet: no value of {', '.join(names)} has come" if names else None
 
-    def restore(self, store: SampleStore) -> None:
+    def restore(self, store: SampleLog) -> None:
         """Go on from what is stored, at the start and after `forget`."""
         if not self._restored:
             self._restored = True

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.judging.ridge_head import RidgeHead
-from edged.domain.protocols import Samples
 from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.sample import Window
 from edged.domain.stream.schema import Schema
 from edged.errors import StorageError
 from edged.logs import disk_may_refuse, get_logger
+from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.serve")
 
@@ -28,7 +28,7 @@ class HeadTeacher:
     `refresh` are called by one thread at a time, `forget` from any.
     """
 
-    def __init__(self, head: RidgeHead | None, samples: Samples, schema: Schema, holdout: float) -> None:
+    def __init__(self, head: RidgeHead | None, samples: SampleLog, schema: Schema, holdout: float) -> None:
         self._head, self._samples, self._schema, self._holdout = head, samples, schema, holdout
         self._stale = True
         self._classes_seen = 0

@@ -205,7 +205,7 @@ class LiveDrift:
     def state(self) -> JsonObject:
         """State as JSON values: `restore` goes on where this was."""
         return {
-            "rules": self._stored_rules(),
+            "rules": asdict(self.rules),
             "features": self._features,
             "errors": self._errors.state(),
             "confidence": self._confidence.state(),
@@ -214,10 +214,6 @@ class LiveDrift:
             "expected": self._expected,
             "version": self._version,
         }
-
-    def _stored_rules(self) -> dict[str, Any]:
-        """The stored rules, with the name of the errors' detector: earlier versions had a choice."""
-        return asdict(self.rules) | {"detector": self._errors.detector.name}
 
     def restore(self, state: Mapping[str, Any]) -> bool:
         """Go on from what `state` gave; False, and nothing changed, where the rules or the stream are others.
@@ -228,7 +224,7 @@ class LiveDrift:
             kept = [
                 state[name] for name in ("errors", "confidence", "inputs", "first", "expected", "version")
             ]
-            alike = (state["rules"], state["features"]) == (self._stored_rules(), self._features)
+            alike = (state["rules"], state["features"]) == (asdict(self.rules), self._features)
             if not alike or (kept[3] is None) != (self._first is None):
                 return False
             cooldown = Cooldown.from_state(kept[0]["cooldown"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -126,16 +125,6 @@ def test_a_damaged_state_is_refused() -> None:
             live.restore({**live.state(), part: "damaged"})
     with pytest.raises(CorruptError):
         live.restore({})
-
-
-def test_a_state_of_an_earlier_version_is_gone_on_from_unless_another_detector_watched() -> None:
-    live = LiveDrift(classes=True, features=3)
-    state: Mapping[str, Any] = live.state()
-    rules = state["rules"]
-    assert live.restore({**state, "rules": {"detector": "adwin_correlated", **asdict(DriftRules())}})
-    for other in ("adwin", "page_hinkley", "ddm", "hddm_w"):
-        watched = {"source": "error", "detector": {"detector": other}, "cooldown": {}}
-        assert not live.restore({**state, "rules": rules | {"detector": other}, "errors": watched})
 
 
 def test_delta_is_the_confidence_of_the_errors_detector() -> None:

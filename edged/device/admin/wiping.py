@@ -21,12 +21,12 @@ from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
-from edged.storage.samples.erasure import erase_files, erase_members
+from edged.storage.samples.erasure import erase_files
 
 # Everything that a stream leaves in a state directory; other files in it are not touched.
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
-    "exports", "updates", "rounds", "fleet", "incoming", "bundles",
+    "exports", "rounds", "fleet", "incoming", "bundles",
     last_run.STATUS, ".restor*", ".replaced",
 )  # fmt: skip
 
@@ -105,10 +105,7 @@ def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
     if (state / "samples.db").exists():
         with open_samples(config) as log:
             gone = log.erase(samples=samples, labels=True, alone=True)
-    # Candidates and models hold inputs to compare outputs on.
-    erase_files([state / "candidates"])
-    for model in sorted((state / "models").glob("[0-9]*")):
-        erase_members(model, "probe_*.npy")
+    erase_files([state / "candidates"])  # they hold inputs to compare outputs on
     return gone
 
 
@@ -122,6 +119,6 @@ def _wipe_models(config: Config) -> int:
     with Registry.open(state) as registry:
         registry.unpin_all()
         model_store(config, registry).install_base(bundle.inference_model)
-        learned = ("candidates", "exports", "updates", "rounds", "fleet", "incoming")
+        learned = ("candidates", "exports", "rounds", "fleet", "incoming")
         erase_files([state / name for name in learned])
         return registry.erase()

@@ -18,9 +18,9 @@ from edged.mqtt.client.session import Session
 from edged.storage.backup.restore import copies
 from edged.storage.journal import last_run
 from edged.storage.models.fleet import MODELS as FLEET
-from edged.storage.models.registry import LABEL_TRACES, MODELS, SAMPLE_TRACES
 from edged.storage.models.fleet import ROUNDS
-from edged.storage.samples.erasure import erase_files, erase_members
+from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES
+from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
     from edged.device.live_pipeline import LivePipeline
@@ -240,8 +240,6 @@ class WipeCommands:
             pipeline.predictor.sets.forget_rows()
         if samples:
             self._events.erased()
-            for model in sorted((pipeline.config.storage.dir / MODELS).glob("[0-9]*")):
-                erase_members(model, "probe_*.npy")
             pipeline.recall.regimes.forget_samples()
             pipeline.predictor.reset_drift()
             if pipeline.predictor.anomalies is not None:

@@ -42,7 +42,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 FILES = (*DATABASES, "outbox.db", "boot.json", "status.json", "config.set.json", "bundle.hidden.json",
          "trust.json", "trust.copy.json", "audit.head", "models/champion",
          "web-access.json", "web-access.lock", "web-certificate.pem")  # fmt: skip
-FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles",
+FOLDERS = ("models", "checkpoints", "candidates", "incoming", "rounds", "fleet", "bundles",
            "exports", "unpacked", "bundle")  # fmt: skip
 FAILURES, DEATHS = 2, 5
 """Starts that fail at a part before its first file goes: with an error, and without a word. What kills

@@ -1,6 +1,6 @@
 """Backups of a state directory: taken while a daemon writes to it, and put back whole or not at all.
 
-What is in one: the three databases, models, checkpoints, updates, bundles and the small files beside them.
+What is in one: the three databases, models, checkpoints, bundles and the small files beside them.
 What is published never changes, so links to it are a picture of a moment; databases are copied by SQLite
 itself. The order is such that whatever happens in between is mended by the next start, as after a power cut:
 files first, the registry after them, the samples last.
@@ -41,7 +41,7 @@ from edged.storage.samples.tables import FORMAT as SAMPLES_FORMAT
 FORMAT = 1
 HEADER = b"edged-backup-1\n"
 SAMPLES = "samples.db"
-FOLDERS = (MODELS, "checkpoints", "updates", "bundles", "bundle")
+FOLDERS = (MODELS, "checkpoints", "bundles", "bundle")
 FILES = ("config.set.json", "bundle.hidden.json")
 DATABASES = {REGISTRY: journal.FORMAT, queue.DATABASE: tables.FORMAT, SAMPLES: SAMPLES_FORMAT}
 """The databases of a state, the samples last, with their formats."""

@@ -20,7 +20,7 @@ _MARK = ".old-is-gone"
 
 STATE = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
-    "exports", "updates", "rounds", "fleet", "incoming", "bundles", "bundle",
+    "exports", "rounds", "fleet", "incoming", "bundles", "bundle",
     "bundle.hidden.json", "config.set.json", "boot.json", last_run.STATUS,
 )  # fmt: skip
 """Names of what belongs to a state; other files in its directory are left alone."""

@@ -1,7 +1,7 @@
 """The model registry: which models there are, which one is served, and why.
 
-`models/<version>/` holds `model.onnx` (or `model.ort`, and its int8 form where that serves), what else the
-trainer left (a probe), and a manifest that repeats the record. `models/champion` is the pointer to the model
+`models/<version>/` holds `model.onnx` (or `model.ort`), what else the trainer left, and a manifest that
+repeats the record. `models/champion` is the pointer to the model
 being served. A model's files and their directory are durable before its row is written, and before the
 pointer moves.
 

@@ -199,19 +199,6 @@ def erase_published(directory: Path) -> int:
     return erase_files([doomed])
 
 
-def erase_members(directory: Path, pattern: str) -> int:
-    """Erase the files of a published directory that match; its manifest then names the others alone."""
-    doomed = sorted(path for path in directory.glob(pattern) if path.name != atomic.MANIFEST)
-    if not doomed:
-        return 0
-    manifest = atomic.read_manifest(directory)
-    names = {path.name for path in doomed}
-    left = {name: file for name, file in manifest.files.items() if name not in names}
-    # First the manifest: a file that it does not name is not missed when power fails in between.
-    atomic.publish_file(directory / atomic.MANIFEST, atomic.DirectoryManifest(left, manifest.extra).sealed())
-    return erase_files(doomed)
-
-
 def _zero(path: Path, start: int = 0) -> None:
     """Overwrite a file from `start` to its end, in place and durably; a missing one is fine."""
     with atomic.disk_errors("overwriting", path):

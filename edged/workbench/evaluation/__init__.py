@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     """Gets the name of the configuration, the position, the number of samples and the version that serves."""
 
 WRITTEN = (
-    "report.*", "*.db*", "bundle", "bundle.*", "unpacked", "checkpoints", "candidates", "models", "updates",
+    "report.*", "*.db*", "bundle", "bundle.*", "unpacked", "checkpoints", "candidates", "models",
     "edged.lock",
 )  # fmt: skip
 """Patterns of the names in the directory that an evaluation leaves."""

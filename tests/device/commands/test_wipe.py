@@ -92,8 +92,6 @@ def rig(first: Rig, tmp_path: Path) -> Rig:
 
 def test_samples_are_in_no_file_and_the_device_learns_on(rig: Rig) -> None:
     assert rig.found()["samples.db"] > ROWS, "else nothing would be shown"
-    probe = rig.state / "models" / "1" / "probe_input.npy"
-    np.save(probe, rig.x[:16])  # as an earlier edged left it
     left = rig.state / "samples.db.damaged-20260101"
     left.write_bytes(rig.x.tobytes())
     gone = wipe(rig.config, ["samples"])

@@ -15,7 +15,6 @@ import pytest
 from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.errors import StorageError
 from edged.storage.files import database
-from edged.storage.files.atomic import MANIFEST, publish_directory, staging_path, verify_directory
 from edged.storage.samples import erasure
 from tests.storage.stream import REGRESS_TWO, START, open_log
 
@@ -193,19 +192,6 @@ def test_the_content_is_overwritten_before_a_file_is_let_go(tmp_path: Path) -> N
     assert not folder.exists()
     assert all(path.read_bytes() == bytes(len(secret)) for path in kept.iterdir())
     assert outside.read_bytes() == b"stays"
-
-
-def test_members_of_a_published_directory_go_and_it_is_whole_without_them(tmp_path: Path) -> None:
-    staging = staging_path(tmp_path, "model")
-    staging.mkdir()
-    for name in ("model.onnx", "probe_input.npy", "probe_output.npy"):
-        (staging / name).write_bytes(name.encode())
-    final = tmp_path / "model"
-    publish_directory(staging, final, extra={"run": 1})
-    assert erasure.erase_members(final, "probe_*.npy") == 2
-    assert sorted(path.name for path in final.iterdir()) == [MANIFEST, "model.onnx"]
-    assert verify_directory(final).extra["run"] == 1
-    assert erasure.erase_members(final, "probe_*.npy") == 0
 
 
 # ---- retention by age ----------------------------------------------------------------------------

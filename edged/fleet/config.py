@@ -13,7 +13,7 @@ from edged.config.loader import read_yaml
 from edged.config.mqtt import MqttConfig
 from edged.config.problems import all_problems
 from edged.config.serving import LogConfig
-from edged.config.values import Count, Duration, FilePath, Name, Section, Share
+from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
 from edged.domain.federated.masking import FEWEST
 from edged.domain.federated.messages import DeviceState, MaskSettings, RoundSettings
 from edged.errors import ConfigError
@@ -154,6 +154,7 @@ class RolloutSection(Section):
     approval: Literal["never", "first", "each"] = Field(
         "never", description="after which stages it waits for `edged fleet round approve`"
     )
+    device_bytes: Size | None = Field(None, gt=0, description="that a device fetches and sends a day")
 
 
 class MetricsSection(Section):

@@ -190,6 +190,7 @@ class MaskedRounds:
 
     def __init__(self, device: str, topics: FleetTopics, transport: FleetTransport) -> None:
         self._device, self._topics, self._transport = device, topics, transport
+        self._transferred = 0
         self.drop()
 
     def drop(self) -> None:
@@ -199,6 +200,11 @@ class MaskedRounds:
         self._said: _Said | None = None
         self._kept: tuple[int, KeptUpdate] | None = None
         self._sent = False
+
+    def transferred(self) -> int:
+        """Bytes that were said and heard of masks since this was last asked."""
+        size, self._transferred = self._transferred, 0
+        return size
 
     def follow(self, announced: RoundAnnouncement) -> None:
         """Forget the masks of any other round, and of this one once it has ended."""
@@ -222,6 +228,7 @@ class MaskedRounds:
 
         Raises RejectedUpdateError or RefusedError when it asks for what it must not have.
         """
+        self._transferred += len(payload)
         number, _, step = topic.split("/")[-3:]
         masks, announced = self._masks, self._round
         if masks is None or announced is None or number != str(announced.round):
@@ -233,7 +240,7 @@ class MaskedRounds:
             masks.hold(payload)
             self._said = None
         elif step == UNMASK:
-            self._transport.publish(self._topic(announced, UNMASK), masks.unmask(payload))
+            self._publish(self._topic(announced, UNMASK), masks.unmask(payload))
 
     def advance(self, now: float, updates: SentUpdates, models: FleetModels) -> MaskedUpdate | None:
         """Say again what has not been heard; the update under masks once it can be made.
@@ -242,7 +249,7 @@ class MaskedRounds:
         """
         said = self._said
         if said is not None and said.at <= now and self._transport.connected:
-            self._transport.publish(said.topic, said.payload)
+            self._publish(said.topic, said.payload)
             said.sendings += 1
             said.at = now + pause_before(said.sendings, random.random())
         masks, kept, announced = self._masks, self._kept, self._round
@@ -259,6 +266,10 @@ class MaskedRounds:
     def _say(self, step: str, payload: bytes, now: float) -> None:
         if self._round is not None:
             self._said = _Said(self._topic(self._round, step), payload, now)
+
+    def _publish(self, topic: str, payload: bytes) -> None:
+        self._transport.publish(topic, payload)
+        self._transferred += len(payload)
 
     def _topic(self, announced: RoundAnnouncement, step: str) -> str:
         return self._topics.mask(announced.round, self._device, step)

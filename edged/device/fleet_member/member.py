@@ -39,7 +39,7 @@ from edged.domain.federated.messages import (
     RoundAnnouncement,
     RoundSettings,
 )
-from edged.domain.federated.participation import MembershipRecord, stranger
+from edged.domain.federated.participation import BUDGET_USED, DAY_SECONDS, MembershipRecord, stranger
 from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
@@ -152,8 +152,10 @@ class Member:
     def _look(self) -> None:
         self._store()
         self._publish_state()  # before the update: who has that in hands looks at the state next
-        self._advance_masks()
-        self._sender.send(self._clock.monotonic())
+        self._transferred(self._masks.transferred())
+        if not self._budget_used():
+            self._advance_masks()
+            self._transferred(self._masks.transferred() + self._sender.send(self._clock.monotonic()))
         self._decide()
         self._publish_state()
 
@@ -220,9 +222,26 @@ class Member:
         self._round, self._not_before = announced, 0.0
         self._masks.follow(announced)
 
+    def _left(self) -> float:
+        """Bytes that the device may still fetch and send for the fleet today."""
+        budget = 0 if self._round is None else self._round.daily_bytes
+        return self._record.left(budget, int(self._clock.now() // DAY_SECONDS))
+
+    def _budget_used(self, needed: int = 1) -> bool:
+        return self._left() < needed
+
+    def _transferred(self, size: int) -> None:
+        if size and self._round is not None and self._round.daily_bytes:
+            self._change(self._record.transferred(size, int(self._clock.now() // DAY_SECONDS)))
+
     def _decide(self) -> None:
         announced = self._round
-        if announced is None or self._busy or self._clock.monotonic() < self._not_before:
+        if (
+            announced is None
+            or self._busy
+            or self._clock.monotonic() < self._not_before
+            or self._budget_used()
+        ):
             return
         trains, judges = self._trains(announced), self._judges(announced)
         if not (trains or judges):
@@ -266,6 +285,8 @@ class Member:
     def _why_not(self, config: RoundSettings) -> str:
         if not self._config.train:
             return "it does not train in rounds: fleet.train is false"
+        if self._budget_used():
+            return BUDGET_USED
         if self._work.new_samples(self._record.consumed) == 0:
             return "too few new labelled samples: at least 1 needed"
         if self._config.masked and config.masks is None:
@@ -347,6 +368,11 @@ class Member:
     def _fetch(self, announced: RoundAnnouncement) -> None:
         base = announced.base
         if base.bytes <= LARGEST_MODEL:
+            if self._budget_used(base.bytes):
+                self._decline(
+                    announced, f"its model has {base.bytes} bytes, more than today's budget has left"
+                )
+                return
             self._fetcher.request(base, self._clock.monotonic(), self._receive_part)
             return
         self._failures[base.hash] = self._failures[announced.id] = TRIES
@@ -354,6 +380,7 @@ class Member:
         self._event(FleetFailed(announced.round, reason))
 
     def _add_part(self, topic: str, payload: bytes) -> None:
+        self._transferred(len(payload))
         blob = self._fetcher.add(topic, payload, self._clock.monotonic())
         if blob is not None:
             digest = topic.split("/")[-2]

@@ -59,8 +59,9 @@ class UpdateSender:
         if not about.masked or blob is not None:
             self._waiting[number] = PendingUpdate(number, about, at, blob=blob)
 
-    def send(self, now: float) -> None:
-        """Send all updates that are due."""
+    def send(self, now: float) -> int:
+        """Send all updates that are due; return how many bytes they have."""
+        size = 0
         due = [waiting for waiting in self._waiting.values() if waiting.at <= now]
         for waiting in due if self._transport.connected else []:
             sent = self._updates.get(waiting.number)
@@ -70,8 +71,10 @@ class UpdateSender:
             blob = sent.blob if waiting.blob is None else waiting.blob
             for topic, payload in self._header(waiting.about).messages(self._topics, blob):
                 self._transport.publish(topic, payload)
+                size += len(payload)
             waiting.sendings += 1
             waiting.at = now + pause_before(waiting.sendings, random.random())
+        return size
 
     def acknowledge(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
         """Stop sending the updates that these receipts name; return each, with the reason if it was rejected.

@@ -215,6 +215,7 @@ class RoundAnnouncement(FleetMessage):
     devices: Annotated[tuple[str, ...], JsonFields.names] | None  # those that were chosen; None for all
     config: Annotated[RoundSettings, _read_settings]
     seal: ShortText | None = None  # public key to which what devices send is sealed; see `signing.seal`
+    daily_bytes: Count = 0  # that a device may fetch and send a day (UTC); 0: any number
 
     def names(self, device: str) -> bool:
         """Return whether the round has chosen this device."""

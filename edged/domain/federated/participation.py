@@ -8,6 +8,10 @@ from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.training.message import Message
 
+DAY_SECONDS = 86_400
+BUDGET_USED = "budget of bytes for today used"
+"""What a device says of itself in `why_not` that may neither fetch nor send until tomorrow."""
+
 RESEND_SECONDS = 20.0
 """Pause before an update without a receipt is sent again; further pauses double."""
 RESEND_SPREAD = 0.5
@@ -28,6 +32,8 @@ class MembershipRecord(Message):
     standing: str = ""  # fingerprint of the one before it
     opened: float = 0.0  # when the newest round that was followed was opened, seconds since the epoch
     taken: str = ""  # fingerprint of the fleet's model that was taken last
+    day: int = 0  # of the bytes below, days since the epoch
+    traffic: int = 0  # bytes of models and updates on that day, where there is a budget of them
 
     def trained(self, about: KeptUpdate) -> MembershipRecord:
         """Record once that the device has trained in a round; `about` is what was kept with its update."""
@@ -47,6 +53,15 @@ class MembershipRecord(Message):
     def tried(self, digest: str, *, taken: bool) -> MembershipRecord:
         """Record that a model of the fleet was evaluated, and whether the device serves it now."""
         return replace(self, judged=digest, standing=self.judged, taken=digest if taken else self.taken)
+
+    def transferred(self, size: int, day: int) -> MembershipRecord:
+        """Record bytes that were fetched or sent on a day."""
+        before = self.traffic if day == self.day else 0
+        return replace(self, day=day, traffic=before + size)
+
+    def left(self, budget: int, day: int) -> float:
+        """Bytes that may still be fetched and sent on a day; infinity without a budget."""
+        return budget - (self.traffic if day == self.day else 0) if budget else float("inf")
 
 
 def pause_before(sending: int, draw: float) -> float:

@@ -115,7 +115,7 @@ class Coordinator:
 
     def _begun(self) -> FleetState:
         """Return the stored state; at the first start one with the model that the configuration names."""
-        course = self.journal.course()
+        course, budget = self.journal.course(), self._config.rollout.device_bytes
         if course is None:
             weights, bundle = first_model(self._config)
             if not bundle:
@@ -127,6 +127,11 @@ class Coordinator:
             base = self.journal.add(weights, fingerprint(weights), ModelOrigin(0, None))
             course = FleetState(base, bundle)
             self.journal.store(course)
+        if budget is not None and budget < course.standing.bytes:
+            raise ConfigError(
+                f"{budget} bytes a day, but the model has {course.standing.bytes}",
+                where="rollout.device_bytes", remedy="raise it",
+            )  # fmt: skip
         return course
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:
@@ -319,6 +324,7 @@ class Coordinator:
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
             self._config.settings, None if self._unsealer is None else self._unsealer.public,
+            self._config.rollout.device_bytes or 0,
         )  # fmt: skip
         log.info("round_opened", round=announced.round, devices=None if devices is None else len(devices))
         self._transition(opened(self.course, announced, self._pace))

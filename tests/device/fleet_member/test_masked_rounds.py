@@ -51,6 +51,7 @@ def test_all_messages_of_a_handshake_are_counted(tmp_path: Path) -> None:
     lines = {name: Line() for name in NAMES}
     devices = {name: MaskedRounds(name, TOPICS, line) for name, line in lines.items()}
     kept, models, masks = SentUpdates(tmp_path), FleetModels(tmp_path), Masks(TOKEN)
+    heard = dict.fromkeys(NAMES, 0)
 
     def say(now: float) -> None:
         for name, device in devices.items():
@@ -62,6 +63,7 @@ def test_all_messages_of_a_handshake_are_counted(tmp_path: Path) -> None:
     def hear(step: str) -> None:
         for name, device in devices.items():
             payload = masks.message_for(name, step)
+            heard[name] += len(payload)
             before = len(lines[name].said)
             device.receive(TOPICS.peers(3, name, step), payload, 0.0)
             for topic, answer in lines[name].said[before:]:
@@ -79,5 +81,7 @@ def test_all_messages_of_a_handshake_are_counted(tmp_path: Path) -> None:
     masks.close(NAMES)
     hear(UNMASK)
     assert masks.complete
-    for name in devices:
+    for name, device in devices.items():
         assert len(lines[name].said) == 4
+        assert device.transferred() == heard[name] + sum(len(payload) for _, payload in lines[name].said)
+        assert device.transferred() == 0

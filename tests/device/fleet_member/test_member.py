@@ -94,7 +94,7 @@ def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_device_that_was_killed_before_it_took_the_receipt_gets_it_again(
+def test_a_device_keeps_to_its_bytes_a_day(
     broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
 ) -> None:
     made = device(tmp_path, broker, bundle, tags=["north", "spare"])
@@ -103,14 +103,24 @@ def test_a_device_that_was_killed_before_it_took_the_receipt_gets_it_again(
         state = coordinator.state(ready=True)
         assert state.tags == ("north", "spare")
         base = coordinator.model(initial_parameters(bundle))
-        told = coordinator.announce(4, base, state.bundle, CONFIG)
+        coordinator.announce(3, base, state.bundle, CONFIG, daily_bytes=base.bytes - 1)
+        listener.wait(lambda: listener.events("fleet_declined"))
+        assert listener.events("fleet_declined")[0]["round"] == 3
+        assert "more than today's budget has left" in listener.events("fleet_declined")[0]["reason"]
+        told = coordinator.announce(4, base, state.bundle, CONFIG, daily_bytes=base.bytes + 1)
         coordinator.wait(lambda: coordinator.of(told), 60)
+        used = "budget of bytes for today used"
+        coordinator.wait(lambda: coordinator.states[-1].why_not == used)
         assert [event["round"] for event in listener.events("fleet_trained")] == [4]
         coordinator.acknowledge(told, accepted=("rig",))
         made.stop(signal.SIGKILL)
         made.start()
         coordinator.states.clear()
-        coordinator.wait(lambda: coordinator.states and coordinator.states[-1].model == base.hash, 60)
+        coordinator.wait(lambda: coordinator.states and coordinator.states[-1].why_not == used)
+        # Killed before it took the receipt, it gets it again.
+        coordinator.wait(lambda: coordinator.states[-1].model == base.hash)
+        coordinator.announce(5, base, state.bundle, CONFIG)
+        coordinator.wait(lambda: coordinator.states[-1].why_not != used)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def changed(payload: bytes, **fields: Any) -> bytes:
 
 
 def test_messages_come_back_as_they_were() -> None:
-    everyone = replace(ROUND, devices=None, config=RoundSettings(None, 20))
+    everyone = replace(ROUND, devices=None, config=RoundSettings(None, 20), daily_bytes=9)
     assert [RoundAnnouncement.read(r.payload()) for r in (ROUND, everyone)] == [ROUND, everyone]
     assert DeviceState.read(STATE.payload()) == STATE
     assert Evaluation.read(REPORT.payload()) == REPORT

@@ -157,6 +157,12 @@ def test_a_dead_canary_ends_its_stage_with_a_reason(tmp_path: Path) -> None:
     assert (entry.accepted, entry.reason) == (False, "0 of 2 devices have reported")
 
 
+def test_devices_are_told_their_budget_of_bytes(tmp_path: Path) -> None:
+    fleet = made(tmp_path, {"device_bytes": "1MiB"})
+    assert fleet.told is not None
+    assert fleet.told.daily_bytes == 1024**2
+
+
 def test_no_stage_begins_before_the_devices_are_known_again_after_a_restart(tmp_path: Path) -> None:
     fleet = made(tmp_path, {"canaries": CANARIES, "approval": "first"})
     report(fleet, ["d00", "d01"])
@@ -179,6 +185,7 @@ def test_no_stage_begins_before_the_devices_are_known_again_after_a_restart(tmp_
             {"rollout": {"canaries": CANARIES}, "gate": {"evaluate": False}},
             "rollout.canaries needs devices that try models",
         ),
+        ({"rollout": {"device_bytes": 10}}, "10 bytes a day, but the model has"),
         ({"rollout": {"canaries": {}}}, "a group of all devices is the fleet"),
     ],
 )

@@ -25,7 +25,7 @@ CONFIGURATIONS = [
         (2, 1.0, True, {"evaluate": False}, {}),
         (3, 0.4, True, {"wait": "10s", "reports": 1.0}, {}),
         (3, 0.4, False, {"wait": "10s", "reports": 1.0},
-         {"rollout": {"canaries": {"devices": ["d0", "d9"]}}}),
+         {"rollout": {"canaries": {"devices": ["d0", "d9"]}, "device_bytes": "1MiB"}}),
     )
 ]  # fmt: skip
 CONFIGURATIONS.append(

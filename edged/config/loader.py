@@ -19,9 +19,10 @@ import yaml
 from pydantic import ValidationError
 
 from edged.config import Config, StreamConfig
-from edged.config.problems import all_problems, line_of, place_of
+from edged.config.problems import all_problems
 from edged.config.streams import FOLDER, KEY, OWN, chosen, expand
 from edged.config.values import Section
+from edged.config.yaml_file import Place, Places, parse_yaml, read_yaml
 from edged.domain.messages.requests import settable
 from edged.errors import ConfigError, ConfigFileError
 
@@ -89,25 +90,26 @@ def from_values(values: Mapping[str, Any], *, stream: str | None = None) -> Conf
 
     Nothing lies over it. Raises ConfigError as `load`, with `configuration` in place of file and line.
     """
-    configs = _File(Path("configuration"), None, copy.deepcopy(dict(values)), {}).validated({})
-    return configs[chosen([config.name for config in configs], stream, Path("configuration"))]
+    path = Path("configuration")
+    configs = _File(path, Places(path, {}), copy.deepcopy(dict(values)), {}).validated({})
+    return configs[chosen([config.name for config in configs], stream, path)]
 
 
 @dataclass(frozen=True)
 class _File:
-    """A configuration file as it was read: its nodes, which know their lines, and its values."""
+    """A configuration file as it was read: its values and their places."""
 
     path: Path
-    root: Any
+    places: Places
     data: dict[str, Any]
     environ: dict[str, str]
 
     @classmethod
     def read(cls, path: Path, environ: dict[str, str] | None, text: str | None = None) -> _File:
         what, remedy = "the configuration", "begin with `device: {id: ...}`"
-        root, data = read_yaml(path, what, remedy) if text is None else parse_yaml(text, path, what, remedy)
+        places, data = read_yaml(path, what, remedy) if text is None else parse_yaml(text, path, what, remedy)
         data = {key: value for key, value in data.items() if value is not None}
-        return cls(path, root, data, dict(os.environ) if environ is None else environ)
+        return cls(path, places, data, dict(os.environ) if environ is None else environ)
 
     def configs(self, ignored: list[str] | None) -> list[Config]:
         """Every stream's configuration, with what was set by command as far as it fits."""
@@ -143,15 +145,13 @@ class _File:
         data = copy.deepcopy(self.data)
         common = overlays.get("", {})
         if KEY not in data:
-            return [_validated(data, self.path, self.root, self.environ, common)]
+            return [_validated(data, self.places, self.environ, common)]
         problems: list[ConfigError] = []
         configs: list[Config] = []
-        for entry in expand(data, self.root, self.path, problems):
+        for entry in expand(data, self.places, problems):
             overlay = {**common, **overlays.get(entry.name, {})}
             try:
-                config = _validated(
-                    copy.deepcopy(entry.data), self.path, self.root, self.environ, overlay, entry.places
-                )
+                config = _validated(copy.deepcopy(entry.data), entry.places, self.environ, overlay)
             except ConfigFileError as problem:
                 problems += problem.problems
             else:
@@ -159,7 +159,7 @@ class _File:
         problems += self._fleet_problems()
         if problems:
             once = list({problem.line(): problem for problem in problems}.values())
-            raise ConfigFileError(sorted(once, key=lambda one: line_of(one.where, self.path)))
+            raise ConfigFileError(sorted(once, key=lambda one: self.places.line(one.where)))
         return configs
 
     def _fleet_problems(self) -> list[ConfigError]:
@@ -169,12 +169,12 @@ class _File:
             return []
         names = [str(entry.get("name")) for entry in streams if isinstance(entry, dict)]
         if fleet.get("flower"):
-            where = place_of(self.path, self.root, ["fleet", "flower"], {})
+            where = self.places.of("fleet.flower")
             remedy = "remove it: rounds come over MQTT; or give fleet.stream its own daemon"
             return [ConfigError("Flower takes a device with one stream", where=where, remedy=remedy)]
         if fleet.get("stream") in names:
             return []
-        where = place_of(self.path, self.root, ["fleet", "stream"], {})
+        where = self.places.of("fleet.stream")
         said = "this key is required" if fleet.get("stream") is None else f"no stream {fleet['stream']!r}"
         return [ConfigError(said, where=where, remedy=f"name one of {', '.join(names)}")]
 
@@ -229,26 +229,20 @@ def read_overlay(path: Path) -> dict[str, Any]:
 
 
 def _validated(
-    data: dict[str, Any],
-    path: Path,
-    root: Any,
-    environ: dict[str, str],
-    overlay: Mapping[str, Any],
-    places: Mapping[str, str] = MappingProxyType({}),
+    data: dict[str, Any], places: Places, environ: dict[str, str], overlay: Mapping[str, Any]
 ) -> Config:
-    """`places` are those of keys that stand elsewhere than their names say."""
-    overridden = {**places, **_apply_overlay(data, overlay), **_apply_environment(data, environ)}
+    places = places.over({**_apply_overlay(data, overlay), **_apply_environment(data, environ)})
     storage = data.setdefault("storage", {})
     if isinstance(storage, dict):
         storage.setdefault("dir", "state")
     try:
-        config = Config.model_validate(data, context={"folder": path.resolve().parent})
+        config = Config.model_validate(data, context={"folder": places.path.resolve().parent})
     except ValidationError as problem:
-        raise all_problems(problem, path, root, overridden) from None
+        raise all_problems(problem, places) from None
     missing = [
         ConfigError(
             f"{file} does not exist",
-            where=place_of(path, root, keys, overridden),
+            where=places.of(".".join(keys)),
             remedy=_MAKING.get(keys[-1], "create it or correct the path"),
         )
         for keys, file in _files(config)
@@ -271,48 +265,13 @@ def _files(section: Section, *above: str) -> Iterator[tuple[list[str], Path]]:
                 yield [*above, key], item
 
 
-def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str, str]:
+def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str, Place]:
     for dotted, value in overlay.items():
         section, key = dotted.split(".")
         inner = data.get(section)
         if inner is None or isinstance(inner, dict):
             data[section] = {**(inner or {}), key: value}
-    return {dotted: f"config.set: {dotted}" for dotted in overlay}
-
-
-def read_yaml(path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
-    """The mapping in a YAML file: as nodes, which know their lines, and as values.
-
-    Raises ConfigError when `what` cannot be read, is not UTF-8 or YAML, gives a key twice, or is no mapping;
-    then `remedy`.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise ConfigError(
-            f"cannot read {what}: {problem.strerror}", where=str(path), remedy="name an existing YAML file"
-        ) from problem
-    except UnicodeDecodeError as problem:
-        raise ConfigError(f"{what} is not UTF-8 text", where=str(path)) from problem
-    return parse_yaml(text, path, what, remedy)
-
-
-def parse_yaml(text: str, path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
-    """The mapping in a text of YAML, as `read_yaml` returns it; `path` is named in errors."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except RecursionError:
-        raise ConfigError(f"{what} is nested too deeply", where=str(path)) from None
-    except yaml.YAMLError as problem:
-        mark = getattr(problem, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        reason = getattr(problem, "problem", None) or "cannot be parsed"
-        raise ConfigError(f"not valid YAML: {reason}", where=f"{path}{line}") from problem
-    if not isinstance(data, dict):
-        raise ConfigError(f"{what} must be a mapping", where=str(path), remedy=remedy)
-    _refuse_duplicates(root, path)
-    return root, data
+    return {dotted: ("config.set", dotted) for dotted in overlay}
 
 
 def from_json(text: str, constants: Mapping[str, Any] = MappingProxyType({})) -> Config:
@@ -325,24 +284,8 @@ def from_json(text: str, constants: Mapping[str, Any] = MappingProxyType({})) ->
         raise ConfigError(first["msg"], where=".".join(map(str, first["loc"]))) from None
 
 
-def _refuse_duplicates(node: Any, path: Path, above: str = "") -> None:
-    if isinstance(node, yaml.SequenceNode):
-        for position, item in enumerate(node.value):
-            _refuse_duplicates(item, path, f"{above}{position}.")
-    if not isinstance(node, yaml.MappingNode):
-        return
-    seen: set[str] = set()
-    for key, value in node.value:
-        name = f"{above}{key.value}"
-        if key.value in seen:
-            place = f"{path}:{key.start_mark.line + 1}: {name}"
-            raise ConfigError("this key is given twice", where=place, remedy="remove one of them")
-        seen.add(key.value)
-        _refuse_duplicates(value, path, f"{name}.")
-
-
-def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:
-    overridden: dict[str, str] = {}
+def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[str, Place]:
+    overridden: dict[str, Place] = {}
     for name in sorted(environ):
         if not name.startswith(ENV_PREFIX):
             continue
@@ -365,7 +308,7 @@ def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[st
             section[keys[-1]] = yaml.safe_load(environ[name])
         except yaml.YAMLError:
             section[keys[-1]] = environ[name]
-        overridden[".".join(keys)] = f"environment variable {name}"
+        overridden[".".join(keys)] = f"environment variable {name}", ""
     return overridden
 
 

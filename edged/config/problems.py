@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
-import yaml
-
 from edged.config import Config
-from edged.config.streams import KEY, OWN
+from edged.config.streams import KEY
 from edged.config.values import NAME, Section
+from edged.config.yaml_file import Places
 from edged.domain.nearest import did_you_mean
 from edged.errors import ConfigError, ConfigFileError
 
@@ -20,23 +18,21 @@ if TYPE_CHECKING:
 
 def all_problems(
     problem: ValidationError,
-    path: Path,
-    root: Any,
-    overridden: dict[str, str],
+    places: Places,
     model: type[Section] = Config,
     hint: str = "`edged config schema` lists every key",
 ) -> ConfigFileError:
     """What is wrong with a file that should hold `model`: each key once, in the order of the file.
 
-    Each has its line, what was received and what to do: at worst `hint`.
+    Each has its place, what was received and what to do: at worst `hint`.
     """
     found: dict[str, dict[str, Any]] = {}
     for error in sorted(problem.errors(), key=_rank):
         # The branches of a union have an error each.
         found.setdefault(".".join(_keys_of([str(part) for part in error["loc"]], model)), dict(error))
     inner = [key for key in found if not any(other.startswith(f"{key}.") for other in found)]
-    problems = [_problem(found[key], key, path, root, overridden, model, hint) for key in inner]
-    return ConfigFileError(sorted(problems, key=lambda one: line_of(one.where, path)))
+    problems = [_problem(found[key], key, places, model, hint) for key in inner]
+    return ConfigFileError(sorted(problems, key=lambda one: places.line(one.where)))
 
 
 def _rank(error: Any) -> tuple[bool, bool, int]:
@@ -45,36 +41,16 @@ def _rank(error: Any) -> tuple[bool, bool, int]:
     return kind != "extra_forbidden", kind.endswith(("_type", "literal_error", "_parsing")), len(error["loc"])
 
 
-def line_of(where: str, path: Path) -> int:
-    """The line of a file that a problem names; 0 where it names none."""
-    line = where.removeprefix(f"{path}:").partition(":")[0]
-    return int(line) if line.isdecimal() else 0
-
-
 def _problem(
-    error: dict[str, Any],
-    dotted: str,
-    path: Path,
-    root: Any,
-    overridden: dict[str, str],
-    model: type[Section],
-    hint: str,
+    error: dict[str, Any], dotted: str, places: Places, model: type[Section], hint: str
 ) -> ConfigError:
-    keys = dotted.split(".") if dotted else []
+    where = places.of(dotted)
     if error["type"] == "missing":
-        place = _located(path, root, keys[:-1], named=dotted)
-        above = ".".join(keys[:-1])
-        if (
-            "" in overridden
-            and keys[0] in OWN
-            and (above in overridden or _located(path, root, keys[:-1]) == str(path))
-        ):
-            place = f"{overridden.get(above, overridden[''])}.{keys[-1] if above in overridden else dotted}"
-        return ConfigError("this key is required", where=place, remedy=_EXAMPLES.get(dotted, hint))
-    where = place_of(path, root, keys, overridden)
+        return ConfigError("this key is required", where=where, remedy=_EXAMPLES.get(dotted, hint))
     if error["type"] == "extra_forbidden":
-        known = _known_keys(keys[:-1], model)
-        remedy = did_you_mean(keys[-1], known) or "known here: " + ", ".join(known)
+        *above, key = dotted.split(".")
+        known = _known_keys(above, model)
+        remedy = did_you_mean(key, known) or "known here: " + ", ".join(known)
         return ConfigError("unknown key", where=where, remedy=remedy)
     return ConfigError(_words(error, secret="password" in dotted), where=where, remedy=hint)
 
@@ -106,18 +82,6 @@ PATTERNS = {
 """Patterns of values in words."""
 
 _WORDS = {"model_type": "expected a section: keys with values", "model_attributes_type": "expected a section"}
-
-
-def place_of(path: Path, root: Any, keys: list[str], overridden: dict[str, str]) -> str:
-    """What gave the value of `keys`: `overridden` has what stands over the file; else the file's line."""
-    dotted = ".".join(keys)
-    if "" in overridden and dotted in overridden:
-        return overridden[dotted]
-    names = [name for key, name in overridden.items() if key == dotted or key.startswith(f"{dotted}.")]
-    given = _located(path, root, keys)
-    if dotted in overridden or (names and given == _located(path, root, [], named=dotted)):
-        return overridden.get(dotted, names[0])
-    return given
 
 
 def _section_of(model: Any, key: str) -> Any:
@@ -158,22 +122,6 @@ def _known_keys(keys: list[str], model: Any) -> list[str]:
         if not key.isdigit():
             model = _section_of(model, key)
     return [*model.model_fields, *own]
-
-
-def _located(path: Path, root: Any, keys: list[str], *, named: str = "") -> str:
-    node, line = root, None
-    for key in keys:
-        found = None
-        if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == key), None)
-        elif isinstance(node, yaml.SequenceNode) and key.isdigit() and int(key) < len(node.value):
-            found = node.value[int(key)], node.value[int(key)]
-        if found is None:
-            break
-        line, node = found[0].start_mark.line + 1, found[1]
-    place = f"{path}:{line}" if line is not None else str(path)
-    name = named or ".".join(keys)
-    return f"{place}: {name}" if name else place
 
 
 _EXAMPLES = {

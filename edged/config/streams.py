@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from edged.config.yaml_file import Places
 from edged.errors import ConfigError
 
 KEY = "streams"
@@ -38,45 +37,38 @@ _HINT = "write `streams: [{name: pump-1, stream: {topic: ..., features: [...]}}]
 
 @dataclass(frozen=True)
 class StreamEntry:
-    """One entry of `streams:`: its name, the configuration with its sections laid over, its places.
-
-    `places` says of each dotted key that the entry gives where it stands, such as
-    `edged.yaml:12: streams[2].gate`; the empty key is the entry itself.
-    """
+    """One entry of `streams:`: its name, the configuration with its sections laid over, and places."""
 
     name: str
     data: dict[str, Any]
-    places: dict[str, str] = field(default_factory=dict)
+    places: Places
 
 
-def expand(
-    data: Mapping[str, Any],
-    root: Any,
-    path: Path,
-    problems: list[ConfigError],
-) -> list[StreamEntry]:
-    """Make an entry of each stream in `data`, the values of a file of which `root` are the YAML nodes.
+def expand(data: Mapping[str, Any], places: Places, problems: list[ConfigError]) -> list[StreamEntry]:
+    """Make an entry of each stream in `data`, the values of a file.
 
     What is wrong with names and sections goes to `problems`; such entries are left out.
     """
     given = data[KEY]
     shared = {key: value for key, value in data.items() if key != KEY}
-    nodes = next((value for key, value in getattr(root, "value", ()) if key.value == KEY), None)
-    if not isinstance(given, list) or not given or not isinstance(nodes, yaml.SequenceNode):
-        line = "" if nodes is None else f":{nodes.start_mark.line + 1}"
-        problems.append(ConfigError("expected a list of streams", where=f"{path}{line}: {KEY}", remedy=_HINT))
+    if not isinstance(given, list) or not given:
+        problems.append(ConfigError("expected a list of streams", where=places.of(KEY), remedy=_HINT))
         return []
     found: list[StreamEntry] = []
     names: set[str] = set()
-    for position, (entry, node) in enumerate(zip(given, nodes.value, strict=True)):
-        places = dict(_places(node, path, f"{KEY}[{position}]"))
-        wrong = list(_refusals(entry, places, names))
+    for position, entry in enumerate(given):
+        own = places.below(f"{KEY}.{position}", f"{KEY}[{position}]")
+        wrong = list(_refusals(entry, Places(places.path, own), names))
         problems += wrong
         if isinstance(entry, dict) and isinstance(entry.get("name"), str):
             names.add(entry["name"])
         if not wrong:
             sections = {key: value for key, value in entry.items() if key != "name" and value is not None}
-            found.append(StreamEntry(entry["name"], overlaid(shared, sections), places))
+            where, here = own.pop("")
+            # A section that neither has is missing in the entry.
+            missing = {key: (where, f"{here}.{key}") for key in OWN if key not in data}
+            laid = places.over({**missing, **own})
+            found.append(StreamEntry(entry["name"], overlaid(shared, sections), laid))
     return found
 
 
@@ -114,13 +106,12 @@ def chosen(names: list[str], wanted: str | None, path: Path) -> int:
     raise ConfigError(f"the configuration has no stream {wanted!r}", where=str(path), remedy=remedy)
 
 
-def _refusals(entry: Any, places: Mapping[str, str], names: set[str]) -> Iterator[ConfigError]:
-    here = places[""]
+def _refusals(entry: Any, places: Places, names: set[str]) -> Iterator[ConfigError]:
     if not isinstance(entry, dict):
-        yield ConfigError("expected a mapping with a name and sections", where=here, remedy=_HINT)
+        yield ConfigError("expected a mapping with a name and sections", where=places.of(""), remedy=_HINT)
         return
     name = entry.get("name")
-    where = places.get("name", f"{here}.name")
+    where = places.of("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         problem = "this key is required" if name is None else f"{name!r} is not a valid stream name"
         remedy = "start with one of a-z or 0-9, `_` and `-` can follow; at most 63 characters"
@@ -136,20 +127,8 @@ def _refusals(entry: Any, places: Mapping[str, str], names: set[str]) -> Iterato
             remedy = (
                 f"a stream has name, {', '.join(OWN)}; all other keys belong at the top, for the whole device"
             )
-            yield ConfigError("unknown key", where=places[str(key)], remedy=remedy)
+            yield ConfigError("unknown key", where=places.of(str(key)), remedy=remedy)
     for dotted, remedy in SHARED.items():
         section, key = dotted.split(".")
         if isinstance(entry.get(section), dict) and key in entry[section]:
-            yield ConfigError("this key belongs to the device", where=places[dotted], remedy=remedy)
-
-
-def _places(node: Any, path: Path, named: str, above: str = "") -> Iterator[tuple[str, str]]:
-    """The dotted keys within a node, each with its place."""
-    yield above, f"{path}:{node.start_mark.line + 1}: {named}"
-    pairs: list[tuple[Any, Any]] = []
-    if isinstance(node, yaml.MappingNode):
-        pairs = [(key.value, value) for key, value in node.value]
-    elif isinstance(node, yaml.SequenceNode):
-        pairs = list(enumerate(node.value))
-    for key, value in pairs:
-        yield from _places(value, path, f"{named}.{key}", f"{above}.{key}" if above else str(key))
+            yield ConfigError("this key belongs to the device", where=places.of(dotted), remedy=remedy)

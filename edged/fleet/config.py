@@ -9,11 +9,11 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from edged.config.loader import read_yaml
 from edged.config.mqtt import MqttConfig
 from edged.config.problems import all_problems
 from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
+from edged.config.yaml_file import read_yaml
 from edged.domain.federated.masking import FEWEST
 from edged.domain.federated.messages import DeviceState, MaskSettings, RoundSettings
 from edged.errors import ConfigError
@@ -267,11 +267,11 @@ def load(path: Path) -> CoordinatorConfig:
 
     Raises ConfigError with file, line and key of the first problem and what would be right.
     """
-    root, data = read_yaml(
+    places, data = read_yaml(
         path, "the fleet's configuration", "begin with `fleet: plant` and `model: ./bundle`"
     )
     data.setdefault("dir", "fleet")
     try:
         return CoordinatorConfig.model_validate(data, context={"folder": path.resolve().parent})
     except ValidationError as problem:
-        raise all_problems(problem, path, root, {}, CoordinatorConfig, HINT) from None
+        raise all_problems(problem, places, CoordinatorConfig, HINT) from None

@@ -34,7 +34,6 @@ from tests.device.linear import GOOD, candidate, classes, inputs
 
 if TYPE_CHECKING:
     from edged.device.learning.trainer_client import TrainerClient
-    from edged.device.learning.trainer_slot import RunGain
     from edged.device.startup.open_state import OpenState
     from edged.domain.commands.rules import Answer
     from edged.domain.commands.tasks import CommandProgress, Sender, Task
@@ -56,7 +55,7 @@ class PlayedTrainer:
     forgets: bool = False
     written = 0
 
-    def turn(self, _: RunGain) -> AbstractContextManager[None]:
+    def turn(self, trigger: str = "command") -> AbstractContextManager[None]:
         """Nobody else waits for the trainer."""
         return nullcontext()
 

@@ -11,7 +11,7 @@ from edged.clock import Clock
 from edged.config import Config, TrainingConfig
 from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.trainer_client import NothingNewError
-from edged.device.learning.trainer_slot import RunGain, StoppedRunError
+from edged.device.learning.trainer_slot import StoppedRunError
 from edged.device.startup.recovery import UnfinishedRun
 from edged.device.startup.restore import stored_budget
 from edged.domain import outcomes
@@ -252,17 +252,11 @@ class TrainingScheduler:
         """
         self.ended = None
         try:
-            with self.client.turn(self._gain(trigger)):
+            with self.client.turn(trigger):
                 return self._train(trigger, options, observer, asked_by, resumes)
         except StoppedRunError:  # before its turn had come
             self.triggers.interrupted = True
             return None
-
-    def _gain(self, trigger: str) -> RunGain:
-        """Return the gain of a run that a trigger starts now; other streams may wait for the trainer, too."""
-        least = max(1, self.triggers.rules.new_labels or self.triggers.rules.min_new_samples)
-        drifted = trigger in ("drift", "quality")
-        return RunGain(self.new() / least, drifted=drifted, asked=trigger == "command")
 
     def _train(
         self,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edged.config import Config
-from edged.device.learning.trainer_slot import RunGain, StoppedRunError, TrainerSlot
+from edged.device.learning.trainer_slot import AHEAD_SECONDS, StoppedRunError, TrainerSlot
 from edged.domain.child_orders import OrderFailed
 from edged.domain.training.message import Message, decode, encode
 from edged.domain.training.trainer_messages import (
@@ -71,9 +71,6 @@ FAILURES: dict[str, type[EdgedError]] = {
     "StorageError": StorageError,
 }
 """What an error of the trainer is here, by the name of its class; any other is a TrainingError."""
-
-
-_ASKED = RunGain(asked=True)
 
 
 def _log_message(message: Message) -> None:
@@ -156,12 +153,12 @@ class TrainerClient:
         with self.turn():
             return self._run_now(order, on_message)
 
-    def turn(self, gain: RunGain = _ASKED) -> AbstractContextManager[None]:
+    def turn(self, trigger: str = "command") -> AbstractContextManager[None]:
         """Wait until this stream may train, and hold the trainer within; `run` within does not wait again.
 
         Raises StoppedRunError when `cancel` or `close` was called meanwhile.
         """
-        return self._slot.turn(self, self._config.name, gain)
+        return self._slot.turn(self, self._config.name, AHEAD_SECONDS.get(trigger, 0.0))
 
     def _run_now(self, order: TrainingOrder[R], on_message: Callable[[Message], None]) -> R:
         self._cancelled = False

@@ -35,7 +35,6 @@ def three(heads: int = 2, own: int = 2, keys: int = 4, values: int = 3) -> dict[
 HEADS = "q_num_heads = 2, kv_num_heads = 2"
 GROUPS = "q_num_heads = 4, kv_num_heads = 2"
 PAST = {"pk": of("b", 2, 2, 3), "pv": of("b", 2, 2, 3)}
-WIDE = np.pad(HIDDEN, ((0, 0), (0, 2)), constant_values=True)
 
 
 def attention(
@@ -96,40 +95,6 @@ CASES = [
     attention(four() | {"m": of("b", 2, 3, 4)}, "is_causal = 1", "q, k, v, m"),
     attention(four() | {"m": of(2, 3, 4)}, "", "q, k, v, m"),
     attention(four() | {"m": of(3, 3)}, "", "q, k, v, m"),
-    # What is past.
-    attention(four() | PAST, "", "q, k, v, , pk, pv"),
-    attention(four() | PAST, "is_causal = 1", "q, k, v, , pk, pv"),
-    attention(four() | PAST | {"m": WIDE}, "is_causal = 1", "q, k, v, m, pk, pv"),
-    attention(four() | PAST, "is_causal = 1", "q, k, v, , pk, pv", "y, nk, nv", ends=("y", "nk", "nv")),
-    attention(three(heads=4) | PAST, GROUPS, "q, k, v, , pk, pv", "y, nk, nv", ends=("y", "nk", "nv")),
-    attention(three(), HEADS, outputs="y, nk, nv", ends=("y", "nk", "nv")),
-    # What comes on the way.
-    *(
-        attention(
-            four() | {"m": HIDDEN},
-            f"qk_matmul_output_mode = {mode}{', softcap = 0.8' if mode else ''}",
-            "q, k, v, m",
-            "y, , , s",
-            ends=("y", "s"),
-        )
-        for mode in (0, 1, 3)
-    ),
-    attention(four(heads=4), "qk_matmul_output_mode = 2", outputs="y, , , s", ends=("y", "s")),
-    # Later opsets: keys that are padding, windows.
-    *(
-        attention(four(keys=5) | {"n": labels(3, "b")}, attributes, "q, k, v, , , , n", opset=opset)
-        for attributes, opset in (("", 24), ("is_causal = 1", 24), ("left_window_size = 1", 25))
-    ),
-    *(
-        attention(four(queries=5, keys=6), attributes, opset=25)
-        for attributes in (
-            "left_window_size = 1",
-            "right_window_size = 1",
-            "left_window_size = 2, right_window_size = 0",
-            "left_window_size = 1, is_causal = 1",
-        )
-    ),
-    attention(four() | PAST, "left_window_size = 1", "q, k, v, , pk, pv", opset=25),
 ]
 ANGLES = {"cosine": of("b", 3, 2), "sine": of("b", 3, 2)}
 TURNS = np.outer(np.arange(7), [1, 0.3]).astype(np.float32)
@@ -183,3 +148,25 @@ def test_heads_of_unknown_number_are_refused_by_name() -> None:
     with pytest.raises(BundleError, match="the number of its heads or their size is not known") as raised:
         parameters("v = MatMul(x, w) y = Attention(x, x, v)", {}, [4, 6])
     assert raised.value.where == "node Attention.1"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "attributes", "inputs", "outputs", "opset", "reason"),
+    [
+        (PAST, "", "q, k, v, , pk, pv", "y", 23, "it has a cache of keys and values"),
+        ({}, "", "q, k, v", "y, nk, nv", 23, "it has a cache of keys and values"),
+        ({}, "", "q, k, v", "y, , , s", 23, "its scores are an output"),
+        ({"n": labels(3, "b")}, "", "q, k, v, , , , n", "y", 24, "its keys have lengths of their own"),
+        ({}, "left_window_size = 1", "q, k, v", "y", 25, "it has a local window"),
+    ],
+)
+def test_forms_for_generating_are_refused_by_name_with_a_remedy(
+    tensors: dict[str, Any], attributes: str, inputs: str, outputs: str, opset: int, reason: str
+) -> None:
+    if opset > NEWEST:
+        pytest.skip("this onnx does not have the opset")
+    model = attention(four() | tensors, attributes, inputs, outputs, opset=opset).model()
+    with pytest.raises(BundleError, match=reason) as raised:
+        standard_opset(model)
+    assert raised.value.where == "node Attention.0"
+    assert "export it without" in raised.value.remedy or "mask" in raised.value.remedy

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edged import __version__
-from edged.bundles.export.forms import add_ort_format
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, value_info
 from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, size_of, values_of
@@ -121,7 +120,6 @@ def build(
     standardise: Statistics | None = None,
     engine: str = "portable",
     seed: int | None = None,
-    ort_format: bool = False,
     checkpoint: str = "full",
     external_above: int = MOST,
     add_note: Callable[[str], None] = lambda _: None,
@@ -131,8 +129,7 @@ def build(
 ) -> Bundle:
     """Build a bundle from an inference model and publish it as directory `out`.
 
-    The same input gives the same bytes, but for files in ORT format: onnxruntime writes what they hold in an
-    order that varies. An older bundle at `out` is replaced, anything else is not.
+    The same input gives the same bytes. An older bundle at `out` is replaced, anything else is not.
 
     Parameters
     ----------
@@ -158,8 +155,6 @@ def build(
     seed
         Noted in the bundle: the seed the model was initialised from, and from which the portable engine
         draws the noise of its steps.
-    ort_format
-        Whether the graphs are to be there in ORT format, too.
     naming
         Names and units of inputs and outputs; a device refuses a bundle that was built for others.
     checkpoint
@@ -218,11 +213,7 @@ def build(
             engine=engine,
             change_of=() if standardise is None else standardise.change_of,
         )
-        added: list[str] = []
-        if ort_format:
-            forms, added = add_ort_format(staged, (*plan.trainable, *plan.frozen), files)
-            described = replace(described, forms=forms)
-        added += _checkpoint(plan, staged, files, checkpoint, external_above, ort_format=ort_format)
+        added = _checkpoint(plan, staged, files, checkpoint, external_above)
         seal(described, [*files, *added])
         publish(staged, out)
     return Bundle.open(out, verify=False)
@@ -239,18 +230,13 @@ def _check_choice(chosen: str, known: Sequence[str], where: str) -> None:
 
 
 def _checkpoint(
-    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int, *, ort_format: bool
+    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int
 ) -> list[str]:
     """Write the initial parameters; the file that holds them, where it is one of their own."""
     trainable, frozen = (values_of(plan.model.graph, names) for names in (plan.trainable, plan.frozen))
     held = TrainingCheckpoint(trainable, frozen, nominal=checkpoint == "nominal")
     path = staged / onnxruntime_generator.CHECKPOINT if onnxruntime_generator.CHECKPOINT in files else None
     if held.nominal or size_of(plan.model.graph, (*trainable, *frozen)) > external_above:
-        if ort_format:
-            raise BundleError(
-                "ORT format needs the parameters in the inference model, these are in a file of their own",
-                remedy="build without --ort-format",
-            )
         return [set_apart(path, staged / INFERENCE, held)]
     if path is not None:
         path.write_bytes(dump(held))

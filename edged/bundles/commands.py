@@ -159,7 +159,6 @@ def build_from_file(
     data: Path | Frame | None,
     standardise: bool | None,
     engine: str,
-    ort_format: bool = False,
     class_weights: str | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
@@ -202,7 +201,7 @@ def build_from_file(
     statistics = _statistics(given, objective, recorded, str(data)) if standardise else None
     built = build(
         given, out, loss=objective, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
-        engine=engine, ort_format=ort_format, checkpoint=checkpoint, naming=naming, library=library,
+        engine=engine, checkpoint=checkpoint, naming=naming, library=library,
         add_note=notes.append, rows=None if recorded is None else np.asarray(recorded.x, np.float32),
     )  # fmt: skip
     return replace(inspect(built.path), notes=tuple(notes))

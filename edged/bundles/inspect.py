@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.bundles.export.forms import BASE
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.preflight import refusal, unsafe
@@ -193,7 +192,7 @@ def _shapes(bundle: Bundle) -> dict[str, list[int | str]]:
     if bundle.engine == "native":
         inputs = load_graph(bundle.path / onnxruntime_generator.EVALUATION).graph.input
         return {value.name: shape_of(value) for value in inputs if value.name in names}
-    initializers = load_graph(bundle.path / BASE).graph.initializer
+    initializers = load_graph(bundle.inference_model).graph.initializer
     return {tensor.name: list(tensor.dims) for tensor in initializers if tensor.name in names}
 
 

@@ -46,7 +46,6 @@ SequenceLength = Annotated[
 ]
 ClassNames = Annotated[str | None, Option(help="class names in the order of the outputs: ok,worn")]
 NamesFrom = Annotated[Path | None, Option(help="take names and units from this configuration of a device")]
-OrtFormat = Annotated[bool, Option("--ort-format", help="also write the graphs in ORT format")]
 CheckpointForm = Annotated[
     str, Option(help="full, or nominal: parameters in a separate parameters.safetensors")
 ]
@@ -81,7 +80,6 @@ def artifacts_build(
     classes: ClassNames = None,
     target_units: Annotated[str | None, Option(help="units of the outputs of a regression")] = None,
     config: NamesFrom = None,
-    ort_format: OrtFormat = False,
     checkpoint: CheckpointForm = "full",
     of_stream: Stream = None,
     force: Force = False,
@@ -102,7 +100,7 @@ def artifacts_build(
     rule = Optimizer.of(optimizer, weight_decay=weight_decay, clip_norm=clip_norm, momentum=momentum)
     report = build_from_file(
         model, out, loss=loss, optimizer=rule, train=train or [], freeze=freeze or [], data=data,
-        standardise=standardise, engine=engine, ort_format=ort_format,
+        standardise=standardise, engine=engine,
         class_weights=class_weights, ignore_index=ignore_index, label_smoothing=label_smoothing,
         checkpoint=checkpoint, library=library, sequence=sequence,
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
@@ -286,7 +284,6 @@ def artifacts_export(
     optimise: Annotated[str, Option(help="none, basic, extended or all")] = "none",
     quantise: Annotated[str, Option(help="int8, or none")] = "none",
     fp16: Annotated[bool, Option("--fp16", help="store weights as float16")] = False,
-    bundle: Annotated[Path | None, Option(help="bundle of a stored model in ORT format")] = None,
     data: Annotated[
         Path | None, Option(help="recorded stream on which outputs before and after are compared")
     ] = None,
@@ -296,7 +293,6 @@ def artifacts_export(
     """Export a model for other programs: other outputs, optimised, quantised, or with smaller weights."""
     bundles.require()
     from edged.bundles.export.export import ExportRequest, export
-    from edged.mqtt.weight_encoding import unpack
 
     if quantise not in ("none", "int8"):
         raise ConfigError(f"unknown {quantise!r}", where="--quantise", remedy="int8, or none")
@@ -304,7 +300,7 @@ def artifacts_export(
     wish = ExportRequest(
         tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8", fp16
     )
-    report = export(source, out, wish, unpack=lambda blob: unpack(blob)[0], bundle=bundle, data=data)
+    report = export(source, out, wish, data=data)
     print_json(report.to_json()) if as_json else output.show_export(report)
 
 
@@ -312,9 +308,7 @@ def artifacts_export(
 def artifacts_ops(
     bundle: BundlePath,
     out: Annotated[Path | None, Option("-o", help="file to write; stdout when absent")] = None,
-    purpose: Annotated[
-        str, Option("--for", help="serving, native or portable (both train and serve), or all")
-    ] = "all",
+    purpose: Annotated[str, Option("--for", help="serving, or all: training too")] = "all",
     types: Annotated[
         bool, Option("--types", help="add the types of each operator, for a build with reduced types")
     ] = False,
@@ -322,12 +316,12 @@ def artifacts_ops(
 ) -> None:
     """List the operators that a bundle needs, in the format of a reduced build of onnxruntime."""
     bundles.require()
-    from edged.bundles.export.operators import config
+    from edged.bundles.export.upstream_tools import required_operators
     from edged.storage.files.atomic import publish_file
 
     if out is not None:
         check_file(out, force=force)
-    text = config(bundle, purpose, types=types)
+    text = required_operators(bundle, purpose, types=types)
     sys.stdout.write(text) if out is None else publish_file(out, text.encode())
 
 

@@ -108,23 +108,14 @@ class Slot(Message):
 
 
 @dataclass(frozen=True)
-class StoredForm(Message):
-    """A further form of the inference model: its file in the bundle, and where parameters lie in it."""
-
-    file: str
-    slots: tuple[Slot, ...]
-
-
-@dataclass(frozen=True)
 class BundleContents(Message):
     """What a bundle directory holds, and everything its `bundle.json` says.
 
     `standardise` names the input statistics inside the graphs, `target_standardise` those of the
     target; both None where the graphs take values as they are. Labels are always in raw units.
     `portable` describes the step graph for the portable engine, in the words of the version that built it:
-    `Description` reads them. `forms` has the inference model in ORT format. Both are None where there
-    are none. `engine` is the one that it was built for. `made_with` has the versions of what built it, by
-    package.
+    `Description` reads them; None where there is none. `engine` is the one that it was built for. `made_with`
+    has the versions of what built it, by package.
     A model of several outputs has `more_outputs` behind the main one. `properties` are a user's own.
     `context` are half-lives of means: its model sees how samples differ from them, see `TemporalContext`.
     `change_of` are columns of the input: the outputs are changes from their values, and `target_standardise`
@@ -151,7 +142,6 @@ class BundleContents(Message):
     made_with: Mapping[str, str] = field(default_factory=dict)
     more_outputs: tuple[Tensor, ...] = ()
     loss_options: LossOptions = LossOptions()
-    forms: Mapping[str, StoredForm] | None = None
     properties: Mapping[str, int | float | str] = field(default_factory=dict)
     context: tuple[float, ...] = ()
     change_of: tuple[int, ...] = ()
@@ -161,17 +151,17 @@ class BundleContents(Message):
     @property
     def training_model(self) -> Path:
         """Path of the graph for forward pass, loss and gradients."""
-        return self._graph("training_model")
+        return self.path / "training_model.onnx"
 
     @property
     def eval_model(self) -> Path:
         """Forward and loss graph; also holds the inference output."""
-        return self._graph("eval_model")
+        return self.path / "eval_model.onnx"
 
     @property
     def optimizer_model(self) -> Path:
         """Path of the parameter update graph."""
-        return self._graph("optimizer_model")
+        return self.path / "optimizer_model.onnx"
 
     @property
     def checkpoint(self) -> Path:
@@ -191,11 +181,7 @@ class BundleContents(Message):
     @property
     def inference_model(self) -> Path:
         """Base inference model with the initial parameters."""
-        return self._graph("inference_model")
-
-    def _graph(self, name: str) -> Path:
-        """The file that is loaded: in ORT format where there is one."""
-        return self.path / (f"{name}.ort" if f"{name}.ort" in self.files else f"{name}.onnx")
+        return self.path / "inference_model.onnx"
 
     @property
     def output_names(self) -> tuple[str, ...]:

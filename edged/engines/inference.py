@@ -28,7 +28,7 @@ class InferenceModel:
     Parameters
     ----------
     path
-        The file, ONNX or ORT format.
+        The ONNX file.
     threads
         Threads of one prediction.
     breathe
@@ -62,8 +62,7 @@ class InferenceModel:
             self._session = ort.session_in_steps(str(path), threads, breathe, providers)
         except ort.ERRORS as problem:
             what = f"the model cannot be loaded: {ort.one_line(problem)}"
-            remedy = ort.remedy_for(path, "take another version of it")
-            raise ModelError(what, where=str(path), remedy=remedy) from problem
+            raise ModelError(what, where=str(path), remedy="take another version of it") from problem
         self._inspect(self._session.inputs_meta, self._session.outputs_meta)
 
     def _inspect(self, inputs: list[Any], outputs: list[Any]) -> None:

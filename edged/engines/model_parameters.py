@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import BundleContents, Slot
-from edged.domain.model_files import FLOAT32, model_in
+from edged.domain.model_files import MODEL
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import parameters_within, raw_offsets, whole_model
 from edged.engines.portable.description import Description, base_model, values_beside
@@ -35,7 +35,7 @@ def parameters_of(
     try:
         if (folder / WEIGHTS_FILE).exists():
             return unpack((folder / WEIGHTS_FILE).read_bytes())
-        model = model_in(folder).read_bytes()
+        model = (folder / MODEL).read_bytes()
     except OSError as problem:
         raise StorageError(f"cannot be read: {problem.strerror}", where=str(folder)) from problem
     base = _base(bundle)
@@ -68,14 +68,14 @@ def base_of(bundle: BundleContents) -> BaseModel:
 def _base(bundle: BundleContents) -> BaseModel | None:
     """The base model; None where it is not known where parameters lie in it."""
     if bundle.portable is None:
-        return BaseModel.of_form(bundle, FLOAT32) or _located(bundle)
+        return _located(bundle)
     return base_model(bundle, Description.of(bundle))
 
 
 def _located(bundle: BundleContents) -> BaseModel | None:
     """The base model of a bundle for the native engine, whose parameters are found in the file itself."""
     path, names = bundle.inference_model, (*bundle.trainable, *bundle.frozen)
-    if path.suffix != ".onnx" or not path.is_file():
+    if not path.is_file():
         return None
     content = whole_model(path)
     places, values = dict(raw_offsets(content)), parameters_within(content, names)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.model_files import PROBE_FILES, file_name, model_in
+from edged.domain.model_files import MODEL, PROBE_FILES
 from edged.domain.protocols import Engine
 from edged.domain.training.training_run import Source
 from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import WEIGHTS_FILE, parameters_of
 from edged.engines.onnx.fields import parameters_in
-from edged.engines.runtime.ort import in_ort_format
 from edged.errors import CorruptError, EdgedError, StorageError, TrainingError
 from edged.mqtt import weight_encoding
 from edged.mqtt.weight_encoding import pack
@@ -58,10 +57,7 @@ class LocalModels:
         folder = self.champion()
         if folder is None:
             raise TrainingError("no model serves yet", where="from: champion")
-        path = model_in(folder)
-        if in_ort_format(path):
-            return parameters_of(folder, self._bundle, lambda blob: weight_encoding.unpack(blob)[0])
-        return parameters_in(path, (*self._bundle.trainable, *self._bundle.frozen))
+        return parameters_in(folder / MODEL, (*self._bundle.trainable, *self._bundle.frozen))
 
     def to_follow(self, followed: int) -> tuple[int, dict[str, NDArray[np.float32]]] | None:
         """Return version and weights that training continues from instead of its own; None for its own.
@@ -100,11 +96,10 @@ class CandidateExporter:
     def __init__(
         self,
         folder: Path,
-        bundle: Bundle,
         *,
         device: str | None = None,
     ) -> None:
-        self._folder, self._suffix, self._device = folder, bundle.inference_model.suffix, device
+        self._folder, self._device = folder, device
 
     def export(
         self,
@@ -120,14 +115,14 @@ class CandidateExporter:
         """
         if weights is None and self._device is not None:
             weights = pack(engine.parameters(), {"device": self._device})
-        staging, model = self._folder / f"{atomic.STAGING}{run}", file_name(self._suffix)
+        staging = self._folder / f"{atomic.STAGING}{run}"
         with atomic.disk_errors("writing the candidate", staging):
             for left in self._folder.glob(f"{atomic.STAGING}[0-9]*"):
                 atomic.remove(left)  # a run before this one came no further
             staging.mkdir(parents=True, exist_ok=True)
             with atomic.disk_errors_of_others(staging):
-                engine.export(staging / model)
-            output = InferenceModel(staging / model).predict(probe)
+                engine.export(staging / MODEL)
+            output = InferenceModel(staging / MODEL).predict(probe)
             for file, values in zip(PROBE_FILES, (probe, output), strict=True):
                 np.save(staging / file, values)
             if weights is not None:

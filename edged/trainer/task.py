@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edged.config import TrainingConfig
 from edged.domain.federated.messages import Quality
 from edged.domain.judging.outputs import answers, errors
-from edged.domain.model_files import file_name
+from edged.domain.model_files import MODEL
 from edged.domain.protocols import Engine, Holdout
 from edged.domain.stream.sample import Window
 from edged.domain.stream.schema import Schema
@@ -106,7 +106,7 @@ def quality(engine: Engine, window: Window, task: LearningTask) -> Quality | Non
     if not math.isfinite(loss):
         return None
     with tempfile.TemporaryDirectory(prefix="edged-quality-") as folder:
-        path = Path(folder) / file_name(task.bundle.inference_model.suffix)
+        path = Path(folder) / MODEL
         engine.export(path)
         model = InferenceModel(path)
         parts = range(0, len(window), AT_ONCE)

@@ -49,7 +49,6 @@ class Trainer:
         beside = config.weights.every is not None or engine.name == "native"
         exporter = CandidateExporter(
             state / "candidates",
-            bundle,
             device=config.device.id if beside else None,
         )
         self._importer = WeightImporter(task, engine, samples, models, exporter, MAX_UPDATE_BYTES)

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edged import __version__
 from edged.bundles.build import build
 from edged.bundles.export.export import ExportReport, ExportRequest, export
+from edged.bundles.export.upstream_tools import quantised
 from edged.bundles.graph.naming import Naming
-from edged.bundles.graph.templates import cnn1d, mlp
-from edged.domain.protocols import LearningRate
-from edged.engines import open_engine
+from edged.bundles.graph.templates import cnn1d, gru, mlp
 from edged.engines.native import api
 from edged.engines.onnx.flatbuffer import root
 from edged.engines.onnx.metadata import input_width, with_metadata
 from edged.engines.portable.engine import PortableEngine
 from edged.engines.runtime import ort
-from edged.errors import ConfigError
+from edged.errors import BundleError, ConfigError
+from tests.bundles.models import model
 from tests.commands import edged
 from tests.installed import needs_native
 
@@ -36,11 +36,11 @@ ROWS = np.random.default_rng(0).standard_normal((8, 96)).astype(np.float32)
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("export") / "b"
-    return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy", ort_format=True)
+    return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy")
 
 
-def made(source: Path, out: Path, bundle: Path | None = None, **wish: Any) -> ExportReport:
-    return export(source, out, ExportRequest(**wish), unpack=lambda _: {}, bundle=bundle)
+def made(source: Path, out: Path, **wish: Any) -> ExportReport:
+    return export(source, out, ExportRequest(**wish))
 
 
 def compared(report: ExportReport) -> tuple[float, float]:
@@ -118,9 +118,27 @@ def test_quantised_it_is_smaller_and_near(bundle: Bundle, tmp_path: Path) -> Non
     told = made(bundle.path, tmp_path / "model.onnx", int8=True)
     difference, largest = compared(told)
     assert 0 < difference < 0.05 * largest
-    assert told.bytes < 0.8 * told.source_bytes
     operators = [node.op_type for node in onnx.load(str(tmp_path / "model.onnx")).graph.node]
     assert (operators.count("ConvInteger"), operators.count("MatMulInteger")) == (2, 2)
+
+
+def test_int8_takes_a_third_of_the_bytes(tmp_path: Path) -> None:
+    dense = build(mlp(64, 6, (128, 64)), tmp_path / "b", loss="cross_entropy")
+    told = made(dense.path, tmp_path / "model.onnx", int8=True)
+    assert told.bytes < 0.34 * told.source_bytes
+
+
+def test_layers_that_stay_in_float32_are_named(tmp_path: Path) -> None:
+    recurrent = build(gru((6, 2), 2, (3,)), tmp_path / "b", loss="cross_entropy")
+    told = made(recurrent.path, tmp_path / "model.onnx", int8=True)
+    assert [layer.split(" ")[1] for layer in told.float32_layers] == ["(GRU)"]
+
+
+def test_without_a_layer_to_quantise_int8_is_refused() -> None:
+    weight = numpy_helper.from_array(np.ones(4, np.float32), "weight")
+    only = model([helper.make_node("Mul", ["input", "weight"], ["output"])], [weight])
+    with pytest.raises(BundleError, match="no layer that could be quantised: MatMul, Gemm, Conv"):
+        quantised(only)
 
 
 def test_half_precision_halves_the_weights_and_rounds_them_once(bundle: Bundle, tmp_path: Path) -> None:
@@ -170,25 +188,6 @@ def test_what_cannot_be_had_is_said(
         made(bundle.path, tmp_path / out, **wish)
     assert re.search(told, refused.value.line())
     assert not list(tmp_path.iterdir())
-
-
-def test_a_stored_model_in_ort_format_becomes_onnx_again_with_its_bundle(
-    bundle: Bundle, tmp_path: Path
-) -> None:
-    engine = open_engine("portable", bundle)
-    engine.begin(LearningRate(0.01))
-    for _ in range(5):
-        engine.step(ROWS, np.arange(8, dtype=np.int64) % 4)
-    folder = tmp_path / "7"
-    folder.mkdir()
-    engine.export(folder / "model.ort")
-    told = made(folder, tmp_path / "model.onnx", bundle=bundle.path)
-    assert told.difference == 0.0
-    np.testing.assert_allclose(
-        run(tmp_path / "model.onnx")[0], run(folder / "model.ort")[0], rtol=1e-5, atol=1e-5
-    )
-    with pytest.raises(ConfigError, match="ORT format does not become another one"):
-        made(folder, tmp_path / "other.onnx")
 
 
 @needs_native

@@ -165,7 +165,7 @@ class Workshop:
         """A learner that takes up what the checkpoints hold."""
         engine = engine or PortableEngine(self.bundle)
         task, control, models = self.task, Control(self.reports, stopping, wanted), ChosenChampion(self)
-        exporter = CandidateExporter(self.folder / "candidates", self.bundle, device=device)
+        exporter = CandidateExporter(self.folder / "candidates", device=device)
         self.importer = WeightImporter(task, engine, self.log, models, exporter, LIMIT)
         self.sampler = BatchSampler(task, self.log, control)
         self.learner = Learner(task, engine, self.checkpoints, models, control)

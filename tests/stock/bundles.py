@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 STEPS, ROWS, FIRST = 200, 16, 1000
 
 
-def classifier(path: Path, features: int = 8, classes: int = 2, *, ort_format: bool = False) -> Bundle:
+def classifier(path: Path, features: int = 8, classes: int = 2) -> Bundle:
     """A small network for a stream of `features` values and `classes` classes."""
     model = mlp(features, classes, (32, 16))
     statistics = Statistics.identity(features)
-    return build(model, path, loss="cross_entropy", standardise=statistics, ort_format=ort_format)
+    return build(model, path, loss="cross_entropy", standardise=statistics)
 
 
 def references(folder: Path) -> dict[str, list[float]]:

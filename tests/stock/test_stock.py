@@ -17,7 +17,7 @@ from edged.storage.models.bundles import Bundle
 from edged.workbench.demo.plant import simulated
 from tests.commands import two_classes, write_config
 from tests.running_device import running
-from tests.stock.bundles import check, classifier, learned
+from tests.stock.bundles import check, learned
 from tests.stock.environments import Environment, StockDevice
 from tests.streams import generated
 
@@ -43,42 +43,6 @@ def test_what_runs_is_the_wheel_on_a_runtime_that_cannot_train(stock: Environmen
     packages = next(stock.home.glob("lib/python3*/site-packages"))
     assert [p.name for p in packages.glob("onnxruntime*.dist-info")] == [f"onnxruntime-{version}.dist-info"]
     assert not (packages / "onnxruntime" / "training" / "api").exists()
-
-
-FORMS = """
-import json, sys
-from pathlib import Path
-import numpy as np
-from edged.domain.protocols import LearningRate
-from edged.engines import open_engine
-from edged.engines.inference import InferenceModel
-from edged.storage.models.bundles import Bundle
-
-bundle = Bundle.open(Path(sys.argv[1]))
-engine = open_engine("portable", bundle)
-engine.begin(LearningRate(0.01))
-x = np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32)
-for _ in range(50):
-    engine.step(x, (x[:, 0] > 0).astype(np.int64))
-engine.export(Path("model.ort"))
-answer = InferenceModel(Path("model.ort")).predict(x)
-print(json.dumps([engine.name, bundle.inference_model.name, answer.tolist()]))
-"""
-
-
-def test_weights_are_written_into_forms_that_another_runtime_has_made(
-    stock: Environment, tmp_path: Path
-) -> None:
-    bundle = classifier(tmp_path / "b", ort_format=True)
-    answer = stock.run("python", "-c", FORMS, bundle.path, folder=tmp_path)
-    assert answer.code == 0, answer.err
-    engine, base, plain = json.loads(answer.out)
-    assert (engine, base) == ("portable", "inference_model.ort")
-    x = np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32)
-    assert (np.argmax(plain, axis=1) == (x[:, 0] > 0)).all()
-    # An emulated processor's vendor is not known to onnxruntime.
-    assert [line for line in answer.err.splitlines() if "Unknown CPU vendor" not in line] == []
-    np.testing.assert_allclose(InferenceModel(tmp_path / "model.ort").predict(x), plain, rtol=1e-4, atol=1e-4)
 
 
 def test_imports_that_these_tests_forbid_are_found_out_even_when_caught(tmp_path: Path) -> None:

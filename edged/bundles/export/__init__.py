@@ -1,1 +1,1 @@
-"""Other forms of a model: ORT format, int8, files for other programs."""
+"""Models for other programs, and single parameters."""

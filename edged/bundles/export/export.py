@@ -5,24 +5,23 @@ from __future__ import annotations
 import difflib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.export.forms import BASE, LEVELS, write_optimised
-from edged.bundles.export.int8 import Quantiser, left_in_float32
+from edged.bundles.export.upstream_tools import LEVELS, ORT_SUFFIX, quantised, write_optimised
 from edged.bundles.graph.edit import reads
 from edged.bundles.source.contents import adopt_upstream, is_upstream
 from edged.bundles.source.normalise import parameter_names, read_model
-from edged.domain.model_files import SUFFIXES, model_in
+from edged.domain.model_files import MODEL
 from edged.domain.training.message import SparseMessage
-from edged.engines import model_parameters, open_engine
+from edged.engines import open_engine
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError, CorruptError
 from edged.storage.files.atomic import publish_file
@@ -30,9 +29,7 @@ from edged.storage.models.bundles import DESCRIPTION, Bundle
 from edged.storage.models.model_metadata import ModelMetadata, stored_record
 from edged.storage.recordings import read_stream
 
-if TYPE_CHECKING:
-    Unpack = Callable[[bytes], dict[str, NDArray[np.float32]]]
-
+_PLAIN = ".onnx"
 ROWS, RUNS = 256, 200
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
@@ -95,8 +92,6 @@ def export(
     out: Path,
     wish: ExportRequest,
     *,
-    unpack: Unpack,
-    bundle: Path | None = None,
     data: Path | None = None,
 ) -> ExportReport:
     """Write a model to `out`, as ONNX or in ORT format as its name ends.
@@ -109,10 +104,6 @@ def export(
         The file.
     wish
         What is to become of it.
-    unpack
-        Reads the file of weights beside a model.
-    bundle
-        That a model in ORT format was trained from.
     data
         A recorded stream, on which the model is compared with what it was; random rows without.
 
@@ -123,13 +114,13 @@ def export(
     BundleError, CorruptError
         When the model cannot be read, or not had like this.
     """
-    if out.suffix not in SUFFIXES:
+    if out.suffix not in (_PLAIN, ORT_SUFFIX):
         raise ConfigError(f"{out.name!r} is no name of a model", where="-o", remedy="end it in .onnx or .ort")
     if wish.optimise not in LEVELS:
         raise ConfigError(
             f"unknown level {wish.optimise!r}", where="--optimise", remedy=f"one of {', '.join(LEVELS)}"
         )
-    model = _read(source, bundle, unpack)
+    model = _read(source)
     if not model.graph.output:
         raise BundleError("is no ONNX model: it has no outputs", where=str(source))
     before, main = model.SerializeToString(), str(model.graph.output[0].name)
@@ -139,11 +130,11 @@ def export(
         choose_outputs(model, wish.outputs)
     if wish.int8:
         names = parameter_names(model.graph)
-        model = Quantiser(model, names).run()
-        left = left_in_float32(model, names)
+        model = quantised(model)
+        left = _left_in_float32(model, names)
     if wish.fp16:
         halve(model)
-    content = _written(model, out.suffix, wish, _metadata(source, bundle))
+    content = _written(model, out.suffix, wish, _metadata(source))
     publish_file(out, content)
     outputs = tuple(str(value.name) for value in model.graph.output)
     old, new = _session(before), _session(content)
@@ -152,44 +143,29 @@ def export(
     return ExportReport(out, len(content), len(before), outputs, tuple(left), difference, us, largest)
 
 
-def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
+def _read(source: Path) -> onnx.ModelProto:
     if (source / DESCRIPTION).is_file():
-        return read_model(Bundle.open(source).path / BASE)
+        return read_model(Bundle.open(source).inference_model)
     if source.is_dir() and is_upstream(source):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model.onnx"
             open_engine("native", adopt_upstream(source, Path(folder))[0]).export(out)
             return read_model(out)
-    path = model_in(source) if source.is_dir() else source
-    if not ort.in_ort_format(path):
-        return read_model(path)
-    if bundle is None or not source.is_dir():
-        raise ConfigError(
-            "a model in ORT format does not become another one", where=str(path),
-            remedy="name its directory, and with --bundle the bundle that it was trained from",
-        )  # fmt: skip
-    made = Bundle.open(bundle)
-    values = model_parameters.parameters_of(source, made, unpack)
-    model = read_model(made.path / BASE)
-    for tensor in model.graph.initializer:
-        if tensor.name in values:
-            tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))
-    return model
+    return read_model(source / MODEL if source.is_dir() else source)
 
 
-def _metadata(source: Path, bundle: Path | None) -> ModelMetadata | None:
+def _metadata(source: Path) -> ModelMetadata | None:
     """What is known of the names and the origin of a model; None for a file of anybody's."""
     if not source.is_dir() or is_upstream(source):
         return None
     if (source / DESCRIPTION).is_file():
         return ModelMetadata.of_bundle(Bundle.open(source, verify=False))
     record = stored_record(source)
-    folder = source.parents[1] / "bundle" if bundle is None else bundle
     try:
-        trained = Bundle.open(folder, verify=False)
+        trained = Bundle.open(source.parents[1] / "bundle", verify=False)
     except (BundleError, CorruptError):
         return ModelMetadata(record=record)
-    own = bundle is not None or record is None or record.data.bundle in (None, trained.fingerprint)
+    own = record is None or record.data.bundle in (None, trained.fingerprint)
     return ModelMetadata.of_bundle(trained, record) if own else ModelMetadata(record=record)
 
 
@@ -226,6 +202,12 @@ def _prune(graph: onnx.GraphProto, wanted: set[str]) -> None:
     graph.initializer.extend(tensors)
 
 
+def _left_in_float32(model: onnx.ModelProto, names: Iterable[str]) -> list[str]:
+    """Nodes of a quantised model that still read float32 matrices of these names, with their kind."""
+    weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) > 1} & set(names)
+    return [f"{each.name} ({each.op_type})" for each in model.graph.node if weights & reads(each)]
+
+
 def halve(model: onnx.ModelProto) -> None:
     """Store float32 weights as float16, behind a Cast: every runtime computes with them as before.
 
@@ -251,14 +233,14 @@ def _written(
 ) -> bytes:
     content = bytes(model.SerializeToString(deterministic=True))
     if metadata is not None:
-        content = metadata.stamp(content, SUFFIXES[0])
-    if wish.optimise == "none" and suffix == SUFFIXES[0]:
+        content = metadata.stamp(content)
+    if wish.optimise == "none" and suffix == _PLAIN:
         return content
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "source.onnx", Path(folder) / f"out{suffix}"
         source.write_bytes(content)
         # What is computed beforehand from weights of two bytes would have four again.
-        write_optimised(source, out, wish.optimise, weights_change=wish.fp16)
+        write_optimised(source, out, wish.optimise, fold=not wish.fp16)
         return out.read_bytes()
 
 

@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.bundles.export.forms import BASE
 from edged.bundles.graph.external_data import set_apart
 from edged.bundles.inspect import Parameter
 from edged.bundles.source.contents import ModelContents, held_in
-from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import Property, TrainingCheckpoint
-from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import raw_offsets
 from edged.errors import ConfigError
 from edged.storage.files.atomic import disk_errors, publish_file, staging_path
@@ -150,18 +147,11 @@ def _put_bundle(bundle: Bundle, changed: ModelContents, ready: Mapping[str, Floa
             for name in bundle.files:
                 shutil.copyfile(path / name, staged / name)
             moved = replace(bundle, path=staged, properties=changed.properties)
-            _change_forms(moved, changed.values)
             _change(moved, changed.as_checkpoint(), ready)
         seal(moved, bundle.files)
         publish(staged, path)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-
-
-def _change_forms(bundle: Bundle, values: Mapping[str, Floats]) -> None:
-    base = BaseModel.of_form(bundle, FLOAT32)
-    if base is not None:
-        base.path.write_bytes(base.with_parameters(values))
 
 
 def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats]) -> None:
@@ -172,7 +162,7 @@ def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats
         return
     if checkpoint is not None:
         checkpoint.write_bytes(training_checkpoint.dump(held))
-    plain = bundle.path / BASE
+    plain = bundle.inference_model
     content = bytearray(plain.read_bytes())
     places = dict(raw_offsets(bytes(content)))
     for name, value in ready.items():

@@ -12,7 +12,6 @@ from edged.device.admin.results import ExportedModel, ListedModel, Pinned
 from edged.device.admin.stopped_device import lock_state, model_store
 from edged.device.promotion.rollout import ChampionChange
 from edged.device.startup.bootstrap import with_context
-from edged.domain.model_files import SUFFIXES
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import publish_file
 from edged.storage.journal.audit_log import AuditLog
@@ -64,11 +63,8 @@ def _read_models(
         return ListedModel(record, record.version == champion, path)
     if out is None:
         raise ConfigError("export needs a file", where="-o", remedy="add -o model.onnx")
-    if out.suffix in SUFFIXES and out.suffix != path.suffix:
-        right = f"name it {out.stem}{path.suffix}"
-        raise ConfigError(f"this model is stored as {path.suffix}", where="-o", remedy=right)
     metadata = ModelMetadata.of_stream(with_context(config).stream.to_schema(), record)
-    publish_file(out, metadata.stamp(path.read_bytes(), path.suffix))
+    publish_file(out, metadata.stamp(path.read_bytes()))
     return ExportedModel(record.version, out)
 
 

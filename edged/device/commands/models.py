@@ -131,7 +131,7 @@ class ModelCommands:
         version = _version(request) or pipeline.predictor.champion.version
         record = pipeline.registry.get(version)
         source = pipeline.registry.verify(record.version)
-        name = f"model-{version}{source.suffix}"
+        name = f"model-{version}.onnx"
         if what == "weights":
             source, name = source.parent / weight_encoding.FILE, f"weights-{version}.safetensors.zst"
             if not source.exists():
@@ -147,7 +147,7 @@ class ModelCommands:
         else:
             content = source.read_bytes()
         if what != "weights":
-            content = ModelMetadata.of_stream(pipeline.schema, record).stamp(content, Path(name).suffix)
+            content = ModelMetadata.of_stream(pipeline.schema, record).stamp(content)
         task.progress(TaskProgress(bytes=len(content)))
         publish_file(folder / name, content)
         _prune(folder, EXPORTS_KEPT)
@@ -161,7 +161,7 @@ class ModelCommands:
     def _mixture(self, version: int, source: Path, folder: Path) -> bytes:
         """Return what is served with this version as one ONNX file, which another process writes."""
         served = self._model(version)
-        if not isinstance(served.model, StreamModel) or source.suffix != ".onnx":
+        if not isinstance(served.model, StreamModel):
             raise RefusedError("nothing is mixed with this model", where=f"version {version}")
         with TemporaryDirectory(dir=folder.parent) as made:
             out = Path(made) / "mixture.onnx"

@@ -17,7 +17,7 @@ from edged.domain.judging.gate import GateRules, ModelComparison, judge_recalled
 from edged.domain.judging.regimes import Regimes
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
-from edged.domain.model_files import PROBE_FILES, model_in
+from edged.domain.model_files import MODEL, PROBE_FILES
 from edged.domain.protocols import Holdout, Model, ModelReader, ServedModel
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.sample import Window
@@ -193,7 +193,7 @@ def verify_candidate(
     """
     verify_directory(folder)
     breathe()
-    model = load_model(model_in(folder))
+    model = load_model(folder / MODEL)
     x, expected = _probe(folder)
     if x.ndim != 2 or x.shape[1] % rules.inputs or len(x) == 0:
         raise ModelError(f"probe shape {x.shape}, the stream has {rules.inputs} features", where=str(folder))

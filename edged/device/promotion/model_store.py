@@ -12,7 +12,7 @@ from edged.device.promotion.evaluator import line_of
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
 from edged.domain.judging.expert_mix import Mix
 from edged.domain.judging.regimes import Regimes
-from edged.domain.model_files import file_name
+from edged.domain.model_files import MODEL
 from edged.domain.protocols import Model, ModelReader, ServedModel
 from edged.errors import (
     ConfigError,
@@ -129,7 +129,7 @@ class ModelStore(CandidateStore):
             )
 
             content = whole_model(base_model)
-        (staging / file_name(base_model.suffix)).write_bytes(content)
+        (staging / MODEL).write_bytes(content)
         record = self._registry.add(staging, parent=None, created=self._clock.now(), source="bundle")
         served = self.open(record.version)
         self._point_to(record.version, reason, outgoing="rolled_back")

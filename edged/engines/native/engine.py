@@ -13,10 +13,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from edged.domain.bundle_contents import BundleContents
-from edged.domain.model_files import FLOAT32
 from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.native import api
-from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import LARGEST, input_names, whole_model
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
@@ -59,7 +57,7 @@ class NativeEngine:
             raise BundleError(
                 f"the training artifacts cannot be loaded: {ort.one_line(problem)}",
                 where=str(bundle.checkpoint.parent),
-                remedy=ort.remedy_for(bundle.training_model, "check it with `edged artifacts verify`"),
+                remedy="check it with `edged artifacts verify`",
             ) from problem
 
     def _open(self, checkpoint: Path) -> None:
@@ -188,12 +186,8 @@ class NativeEngine:
     def export(self, path: Path) -> None:
         """Write the inference model with the present weights, in raw units, to `path`.
 
-        The file is written in place: publishing it is the caller's part. Upstream's own export reads the eval
-        graph as ONNX; where that is in ORT format, the weights are written into the base model instead.
+        The file is written in place: publishing it is the caller's part.
         """
-        if ort.in_ort_format(self._bundle.eval_model):
-            self._write_base(path)
-            return
         if self._bundle.apart and self._bundle.inference_model.is_file():
             # Of a checkpoint in two files upstream exports two again, and only into the working directory.
             self._export_whole(path)
@@ -202,16 +196,6 @@ class NativeEngine:
             self._module.export_model_for_inferencing(str(path), list(self._bundle.output_names))
         except ort.ERRORS as problem:
             raise TrainingError(f"cannot export: {ort.one_line(problem)}", where=str(path)) from problem
-
-    def _write_base(self, path: Path) -> None:
-        base = BaseModel.of_form(self._bundle, FLOAT32)
-        if base is None:
-            raise TrainingError(
-                "the bundle does not say where weights lie in its inference model",
-                where=str(self._bundle.eval_model),
-                remedy="build it with `edged artifacts build --ort-format`",
-            )
-        path.write_bytes(base.with_parameters(self.parameters()))
 
     def _export_whole(self, path: Path) -> None:
         content = whole_model(self._bundle.inference_model, self.parameters())

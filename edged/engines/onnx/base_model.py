@@ -1,7 +1,7 @@
 """The inference model as bytes, in which parameters lie at known places.
 
-So they can be read and replaced without the onnx package, in either format: the tensors of both
-keep `raw_data`, little-endian bytes in row-major order; see `onnx.proto` and onnxruntime's `ort.fbs`.
+So they can be read and replaced without the onnx package: tensors keep `raw_data`, little-endian bytes in
+row-major order; see `onnx.proto`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import REBUILD, BundleContents, FileEntry, Slot
+from edged.domain.bundle_contents import REBUILD, FileEntry, Slot
 from edged.errors import BundleError, CorruptError
 
 Floats = NDArray[np.float32]
 
 
 class BaseModel:
-    """One form of the base model and the slots of the parameters in it.
+    """The base model and the slots of the parameters in it.
 
     `entry` is what the file must be, None where that is not known. `names` are all parameters of the model:
     `whole` says whether each has a slot. `apart` is the file beside it that holds its values, where it holds
@@ -41,28 +41,6 @@ class BaseModel:
         self._entry = entry
         self._slots = tuple(slots)
         self.whole = {slot.name for slot in self._slots} == set(names)
-
-    @classmethod
-    def of_form(cls, bundle: BundleContents, form: str) -> BaseModel | None:
-        """The base model in this form; None where the bundle says nothing of it.
-
-        Raises CorruptError when what the bundle says is not whole.
-        """
-        described = (bundle.forms or {}).get(form)
-        if described is None:
-            return None
-        entry = bundle.files.get(described.file)
-        if entry is None or not all(slot.possible for slot in described.slots):
-            raise CorruptError(
-                f"the description of the form {form} is not whole", where=str(bundle.path), remedy=REBUILD
-            )
-        path = bundle.path / described.file
-        return cls(path, entry, described.slots, (*bundle.trainable, *bundle.frozen))
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the model file: `.onnx` or `.ort`."""
-        return self.path.suffix
 
     def parameters(self) -> dict[str, Floats]:
         """Return the initial parameters."""

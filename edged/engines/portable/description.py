@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, BundleContents, FileEntry, Slot
 from edged.domain.json_fields import JsonObject
-from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
 from edged.domain.training.optimizers import OPTIMIZERS, Optimizer
 from edged.engines.onnx.base_model import BaseModel
@@ -185,16 +184,8 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def base_model(bundle: BundleContents, description: Description) -> BaseModel:
-    """The inference model as it is served, and where its parameters lie."""
-    served = BaseModel.of_form(bundle, FLOAT32)
-    if served is not None:
-        return served
-    return stored_model(bundle, description, bundle.inference_model)
-
-
-def stored_model(bundle: BundleContents, description: Description, path: Path) -> BaseModel:
-    """The inference model in this file of the bundle, whose parameters lie where the description says."""
-    shapes, offsets = description.shapes, description.offsets
+    """The inference model, and where its parameters lie as the description says."""
+    path, shapes, offsets = bundle.inference_model, description.shapes, description.offsets
     slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
     return BaseModel(path, bundle.files.get(path.name), slots, shapes, values_beside(bundle))
 

@@ -111,8 +111,6 @@ _NOISE = [
     re.compile(r"^ToFile |^ToCheckpointState "),
 ]
 _SYSTEM = re.compile(r"SystemError : (\d+)")
-# Where a file in ORT format has its flatbuffer's identifier.
-_IDENTIFIER = slice(4, 8), b"ORTM"
 
 
 def session_options(threads: int) -> Any:
@@ -130,34 +128,6 @@ def session_options(threads: int) -> Any:
     return options
 
 
-def in_ort_format(path: Path | str) -> bool:
-    """Whether a file is in ORT format, whatever its name; False where it cannot be read."""
-    place, identifier = _IDENTIFIER
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123  a name is as good as a path
-            return file.read(place.stop)[place] == identifier
-    except OSError:
-        return False
-
-
-def _options_for(model: str | bytes, threads: int) -> Any:
-    options = session_options(threads)
-    # The runtime goes by the ending of the name.
-    if isinstance(model, str) and in_ort_format(model):
-        options.add_session_config_entry("session.load_model_format", "ORT")
-    return options
-
-
-def remedy_for(path: Path | str, otherwise: str) -> str:
-    """What to do about a graph that this runtime cannot load."""
-    if not in_ort_format(path):
-        return otherwise
-    return (
-        "a file in ORT format is what the onnxruntime that wrote it made of a graph, and this is"
-        f" {onnxruntime.__version__}: build the bundle with the version that runs it, or without --ort-format"
-    )
-
-
 def session(
     model: str | bytes, threads: int = 1, providers: Sequence[str] = CPU, *, in_order: bool = False
 ) -> Any:
@@ -166,7 +136,7 @@ def session(
     What the providers cannot run, the CPU does; UnavailableError when one of them cannot be used at all.
     With `in_order` nodes run in the order of the file, as far as they can, instead of the runtime's own.
     """
-    options = _options_for(model, threads)
+    options = session_options(threads)
     if in_order:
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     made = onnxruntime.InferenceSession(model, options, providers=with_cpu(providers))
@@ -184,7 +154,7 @@ def session_in_steps(
     would wait for the sum. A bare session has `run`, `inputs_meta` and `outputs_meta`. Providers and
     errors are as with `session`. It has no arena, which would keep a quarter of a megabyte for each model.
     """
-    options = _options_for(path, threads)
+    options = session_options(threads)
     options.enable_cpu_mem_arena = False
     made = native.InferenceSession(options, path, True, False)
     breathe()

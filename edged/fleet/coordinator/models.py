@@ -193,5 +193,5 @@ def export(config: CoordinatorConfig, out: Path, bundle: Path | None = None) -> 
         weights = unpack((stored / FILE).read_bytes())[0]
     base = base_model(opened, Description.of(opened))
     made = bytes(base.with_parameters({**base.parameters(), **weights}))
-    publish_file(out, ModelMetadata.of_bundle(opened).stamp(made, base.suffix))
+    publish_file(out, ModelMetadata.of_bundle(opened).stamp(made))
     return course

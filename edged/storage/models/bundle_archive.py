@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from edged.domain.model_files import SUFFIXES
 from edged.errors import BundleError, RefusedError, StorageError
 from edged.storage.files import atomic
 from edged.storage.models.bundles import (
@@ -86,7 +85,7 @@ def as_folder(path: Path) -> Iterator[Path]:
     if not path.is_file():
         yield path
         return
-    if path.suffix in SUFFIXES:
+    if path.suffix == ".onnx":
         remedy = "`edged artifacts check` looks at a model, `build` makes a bundle of it"
         raise BundleError("this is a model, not a bundle", where=str(path), remedy=remedy)
     with tempfile.TemporaryDirectory(prefix="edged-bundle-") as temporary:

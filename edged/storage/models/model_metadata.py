@@ -10,7 +10,6 @@ from pathlib import Path
 
 from edged import __version__
 from edged.domain.bundle_contents import BundleContents
-from edged.domain.model_files import SUFFIXES
 from edged.domain.stream.schema import Schema
 from edged.engines.onnx.metadata import PREFIX, input_width, with_metadata
 from edged.errors import CorruptError, StorageError, TrainingError
@@ -75,10 +74,8 @@ class ModelMetadata:
             "created": created,
         }
 
-    def stamp(self, content: bytes, suffix: str) -> bytes:
-        """Return a model with these entries; one in ORT format (`suffix`) stays as it is."""
-        if suffix != SUFFIXES[0]:
-            return content
+    def stamp(self, content: bytes) -> bytes:
+        """Return a model with these entries."""
         bare = self.width is not None and input_width(content) != self.width
         return with_metadata(content, (replace(self, context=()) if bare else self).entries)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import Verdict
-from edged.domain.model_files import model_in
+from edged.domain.model_files import MODEL
 from edged.domain.training.message import Message
 from edged.domain.training.training_run import ModelData
 from edged.errors import CorruptError, StorageError
@@ -136,8 +136,8 @@ class StoredModels(Journal):
 
         Raises StorageError when there is no `model.onnx` in it, or it could not be made durable.
         """
-        if not model_in(staging).is_file():
-            raise StorageError(f"there is no {model_in(staging).name} in it", where=str(staging))
+        if not (staging / MODEL).is_file():
+            raise StorageError(f"there is no {MODEL} in it", where=str(staging))
         with self._lock:
             with self._writing():
                 version = self._count("model", max([0, *self._on_disk()]) + 1)
@@ -185,7 +185,7 @@ class StoredModels(Journal):
         Raises CorruptError when a file is missing or damaged.
         """
         directory = self._path_of(version)
-        path = model_in(directory)
+        path = directory / MODEL
         if path.name not in atomic.verify_directory(directory).files:
             raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
         return path

@@ -1,7 +1,7 @@
 """The model registry: which models there are, which one is served, and why.
 
-`models/<version>/` holds `model.onnx` (or `model.ort`), what else the trainer left, and a manifest that
-repeats the record. `models/champion` is the pointer to the model
+`models/<version>/` holds `model.onnx`, what else the trainer left, and a manifest that repeats the record.
+`models/champion` is the pointer to the model
 being served. A model's files and their directory are durable before its row is written, and before the
 pointer moves.
 
@@ -22,7 +22,7 @@ from typing import get_args
 
 from edged.domain.audit_chain import AuditEntry
 from edged.domain.judging.verdict import Verdict
-from edged.domain.model_files import model_in
+from edged.domain.model_files import MODEL
 from edged.errors import CorruptError, StorageError, TrainingError
 from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
@@ -52,7 +52,7 @@ def champion_folder(state_dir: Path) -> Path | None:
 def present_reign(state_dir: Path) -> Reign | None:
     """What the pointer says, for such a process; None without a champion."""
     reign, models = _pointer(state_dir / MODELS), state_dir / MODELS
-    return reign if reign is not None and model_in(models / str(reign.version)).exists() else None
+    return reign if reign is not None and (models / str(reign.version) / MODEL).exists() else None
 
 
 def _pointer(models: Path) -> Reign | None:

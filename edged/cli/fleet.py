@@ -43,7 +43,8 @@ def fleet_ui(
     import signal
     from contextlib import suppress
 
-    from edged.fleet.page.server import PageServer, PageSettings, loopback, page_files, write_files
+    from edged.fleet.local_server import loopback
+    from edged.fleet.page.server import PageSettings, page_files, page_server, write_files
 
     settings = PageSettings(broker_ws, root)
     if out is not None:
@@ -58,7 +59,7 @@ def fleet_ui(
             remedy="--broker-ws ws://host:9001; mosquitto has it with `listener 9001`, `protocol websockets`",
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with PageServer(loopback(listen), settings) as server, suppress(KeyboardInterrupt):
+    with page_server(loopback(listen), settings) as server, suppress(KeyboardInterrupt):
         sys.stderr.write(f"{server.url} shows the fleet; Ctrl-C ends it\n")
         sys.stderr.flush()
         server.serve_forever()

@@ -167,7 +167,7 @@ class MetricsSection(Section):
     @field_validator("listen")
     @classmethod
     def _here(cls, value: str | None) -> str | None:
-        from edged.fleet.page.server import loopback
+        from edged.fleet.local_server import loopback
 
         try:
             if value is not None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from edged import __version__, logs
 from edged.device.web.api.prometheus_text import CONTENT_TYPE, PrometheusText
-from edged.errors import UnavailableError
 from edged.fleet.config import load
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.status import CoordinatorStatus
-from edged.fleet.page.server import loopback
+from edged.fleet.local_server import Answer, LocalServer, loopback
 from edged.fleet.rules.rounds import Phase
 
 PHASES: tuple[Phase, ...] = ("waiting", "open", "trial", "approval", "done")
@@ -96,13 +93,12 @@ class MetricsServer:
     """
 
     def __init__(self, listen: tuple[str, int], coordinator: Coordinator) -> None:
-        try:
-            self._server = _Server(listen, _Handler)
-        except OSError as problem:
-            raise UnavailableError(
-                f"cannot listen: {problem.strerror}", where="metrics.listen", remedy="name another port"
-            ) from problem
-        self._server.coordinator = coordinator
+        def answer(path: str) -> Answer:
+            if path != "/metrics":
+                return 404, "text/plain; charset=utf-8", b"not found: see /metrics\n"
+            return 200, CONTENT_TYPE, page(coordinator).encode()
+
+        self._server = LocalServer(listen, answer, {"Cache-Control": "no-store"}, "metrics.listen")
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
@@ -112,30 +108,3 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    coordinator: Coordinator
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = 20.0
-
-    def do_GET(self) -> None:
-        known = self.path.partition("?")[0] == "/metrics"
-        body = (page(self.server.coordinator) if known else "not found: see /metrics\n").encode()
-        self.send_response(200 if known else 404)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def version_string(self) -> str:
-        """No versions of anything."""
-        return "edged"
-
-    def log_message(self, *_: Any) -> None:
-        """Scrapes are not logged."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 from edged.domain.nearest import COMPARED, did_you_mean, one_of
@@ -58,31 +57,13 @@ def field(path: str) -> Getter:
     if "." not in path:
         return lambda message: message.get(path, MISSING)
     parts = path.split(".")
-    if len(parts) == 2:
-        return _field_of_two(path, *parts)
-
-    def walk(message: Any) -> Any:
-        value = message.get(path, MISSING)
-        if value is not MISSING:
-            return value
-        value = message
-        for part in parts:
-            value = _step(value, part)
-            if value is MISSING:
-                break
-        return value
-
-    return walk
-
-
-def _field_of_two(path: str, outer: str, inner: str) -> Getter:
-    """`field` for the paths that are usual: this is done for every feature of every message."""
 
     def walk(message: Any) -> Any:
         value = message.get(path, MISSING)
         if value is MISSING:
-            value = message.get(outer, MISSING)
-            return value.get(inner, MISSING) if type(value) is dict else _step(value, inner)
+            value = message
+            for part in parts:
+                value = value.get(part, MISSING) if type(value) is dict else _step(value, part)
         return value
 
     return walk
@@ -134,8 +115,6 @@ def features_of(names: str | Sequence[str], width: int) -> Features:
     """
     if isinstance(names, str):
         return _array_at(names, width)
-    if not any("." in name or _CHOICE.search(name) for name in names) and width > 1:
-        return _flat(names)
     getters = [field(name) for name in names]
     return lambda message: numbers([getter(message) for getter in getters], names, message)
 
@@ -151,21 +130,6 @@ def _array_at(name: str, width: int) -> Features:
         if len(values) != width:
             raise RejectedSampleError("shape", f"field {name!r} has {len(values)} numbers, expected {width}")
         return numbers(values, None)
-
-    return features
-
-
-def _flat(names: Sequence[str]) -> Features:
-    """All names are keys of the message itself: one call fetches them all."""
-    fetch = itemgetter(*names)
-
-    def features(message: Message) -> list[float]:
-        try:
-            values = fetch(message)
-        except KeyError:
-            values = [message.get(name, MISSING) for name in names]
-            raise _first_problem(values, names, message) from None
-        return numbers(list(values), names, message)
 
     return features
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 CHUNK = 64 * 1024
 ROOM = 256 * 1024
 CLOSING_SECONDS = 1.0
-TOPICS = 4096
 _NO_MQTT = "is this the port of an MQTT broker?"
 
 
@@ -53,7 +52,6 @@ class PacketSocket:
         self.problem: OSError | None = None
         """What TLS says of the end of the connection: by TLS 1.3 a client hears only here of its refusal."""
         self._out = bytearray()
-        self._topics: dict[bytes, str] = {}
 
     # What paho calls.
 
@@ -196,8 +194,7 @@ class PacketSocket:
     def _delivery(self, first: int, start: int, stop: int, epoch: int, received: float) -> ReceivedMessage:
         data = self._data
         at = start + 2 + (data[start] << 8) + data[start + 1]
-        raw = data[start + 2 : at]
-        topic = self._topics.get(raw) or self._decode_topic(raw)
+        topic = data[start + 2 : at].decode()
         qos = first >> 1 & 1
         mid = 0
         if qos:
@@ -213,12 +210,6 @@ class PacketSocket:
             raise IndexError
         dup, retain = first & 8 != 0, first & 1 != 0
         return ReceivedMessage(topic, data[at:stop], mid, qos, dup, retain, epoch, received, properties)
-
-    def _decode_topic(self, raw: bytes) -> str:
-        if len(self._topics) >= TOPICS:
-            self._topics.clear()
-        topic = self._topics[raw] = raw.decode()
-        return topic
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:

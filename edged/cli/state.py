@@ -27,7 +27,7 @@ def audit(
 ) -> None:
     """Show who changed what and when, and verify that the log is complete and unchanged."""
     from edged.config import loader
-    from edged.device.admin.audit import entries_of
+    from edged.device.admin.local_state import entries_of
 
     entries, last = entries_of(loader.load(config, stream=stream).storage.dir, head)
     if as_json:

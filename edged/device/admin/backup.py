@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.admin.audit import local_entry
+from edged.device.admin.local_state import local_entry
 from edged.domain.training.message import Message
 from edged.errors import RefusedError
 from edged.signing import Keys, sign

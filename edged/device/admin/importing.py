@@ -12,9 +12,8 @@ import numpy as np
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.admin.audit import local_entry
+from edged.device.admin.local_state import local_entry, lock_state
 from edged.device.admin.results import ImportedFile, ImportReport
-from edged.device.admin.stopped_device import lock_state
 from edged.device.startup.bootstrap import open_samples, with_context
 from edged.domain.commits.imported import ImportProgress
 from edged.domain.stream.sample import Batch

@@ -6,9 +6,8 @@ from contextlib import ExitStack
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.admin.audit import local_entry
+from edged.device.admin.local_state import local_entry, lock_state, model_reader
 from edged.device.admin.results import JudgedRun
-from edged.device.admin.stopped_device import lock_state, model_reader
 from edged.device.events import Events
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.admin.audit import local_entry
+from edged.device.admin.local_state import local_entry, lock_state, model_store
 from edged.device.admin.results import ExportedModel, ListedModel, Pinned
-from edged.device.admin.stopped_device import lock_state, model_store
 from edged.device.promotion.rollout import ChampionChange
 from edged.device.startup.bootstrap import with_context
 from edged.errors import ConfigError, RefusedError

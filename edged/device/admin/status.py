@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.admin.audit import head_of
+from edged.device.admin.local_state import head_of
 from edged.device.admin.results import LocalStatus, LocalTraining
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.promotion.summary import stored_summary

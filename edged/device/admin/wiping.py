@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from edged.config import Config
-from edged.device.admin.audit import local_entry
+from edged.device.admin.local_state import local_entry, lock_state, model_store
 from edged.device.admin.results import Erased
-from edged.device.admin.stopped_device import lock_state, model_store
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.errors import ConfigError, StorageError
-from edged.storage.backup.restore import copies
+from edged.storage.backup.restore import COLLECTED, copies
 from edged.storage.files.damaged_database import database_files
 from edged.storage.journal import last_run
 from edged.storage.journal.audit_log import AuditLog
@@ -23,12 +22,7 @@ from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
 from edged.storage.samples.erasure import erase_files
 
-# Everything that a stream leaves in a state directory; other files in it are not touched.
-ERASED = (
-    "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
-    "exports", "rounds", "fleet", "incoming", "bundles",
-    last_run.STATUS, ".restor*", ".replaced",
-)  # fmt: skip
+ERASED = (*COLLECTED, ".restor*", ".replaced")
 
 
 def wipe(config: Config, what: Sequence[str]) -> Erased:

@@ -18,11 +18,12 @@ from edged.storage.journal import last_run
 RESTORING, RESTORED, REPLACED = ".restoring", ".restored", ".replaced"
 _MARK = ".old-is-gone"
 
-STATE = (
-    "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
-    "exports", "rounds", "fleet", "incoming", "bundles", "bundle",
-    "bundle.hidden.json", "config.set.json", "boot.json", last_run.STATUS,
+COLLECTED = (
+    "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
+    "exports", "rounds", "fleet", "incoming", "bundles", last_run.STATUS,
 )  # fmt: skip
+"""Names of what a device has collected, learned and received."""
+STATE = (*COLLECTED, "bundle", "bundle.hidden.json", "config.set.json", "boot.json")
 """Names of what belongs to a state; other files in its directory are left alone."""
 
 

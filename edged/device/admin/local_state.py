@@ -1,4 +1,4 @@
-"""The audit log as commands on this machine's state directory read it and add to it."""
+"""What commands on a state directory share: its lock, its models, and its audit log."""
 
 from __future__ import annotations
 
@@ -6,12 +6,45 @@ import os
 from pathlib import Path
 
 from edged.clock import SystemClock
+from edged.config import Config
+from edged.device.promotion import ModelStore
 from edged.domain.audit_chain import AuditedSender, AuditEntry, Link, LoggedEntry
 from edged.domain.commands.rules import State
 from edged.domain.json_fields import JsonObject
-from edged.errors import ConfigError, CorruptError
+from edged.domain.judging.regimes import Regimes
+from edged.engines.inference import InferenceReader
+from edged.errors import ConfigError, CorruptError, RefusedError
+from edged.storage.backup.restore import RESTORED
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.audit_log import Head, read_audit
+from edged.storage.models.registry import Registry
+
+
+def lock_state(state: Path, command: str | None = None) -> DirectoryLock:
+    """Lock a state directory; RefusedError while a daemon runs, or after a restore that was cut off."""
+    pid = DirectoryLock.holder(state)
+    if pid is not None:
+        raise RefusedError(
+            f"another edged is using this state directory (pid {pid})",
+            where=str(state),
+            remedy="stop it first" + (f", or ask it over MQTT: request/{command}" if command else ""),
+        )
+    if command is not None and (state / RESTORED).exists():
+        raise RefusedError("a restore was cut off", where=str(state), remedy="`edged run` finishes it")
+    return DirectoryLock(state)
+
+
+def model_store(config: Config, registry: Registry) -> ModelStore:
+    """The models of a state directory, for one who holds its lock."""
+    return ModelStore(config, registry, model_reader(config), Regimes(), SystemClock())
+
+
+def model_reader(config: Config) -> InferenceReader:
+    """What loads models as `serving` says."""
+    return InferenceReader(providers=config.serving.provider)
+
+
+# ---- audit log ---------------------------------------------------------------------------------
 
 
 def local_entry(

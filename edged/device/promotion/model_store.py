@@ -5,15 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from edged.clock import Clock
-from edged.config import Config
 from edged.device.promotion.candidate_store import CandidateStore
 from edged.device.promotion.evaluator import line_of
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
-from edged.domain.judging.expert_mix import Mix
-from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import MODEL
-from edged.domain.protocols import Model, ModelReader, ServedModel
+from edged.domain.protocols import Model, ServedModel
 from edged.errors import (
     ConfigError,
     CorruptError,
@@ -25,7 +21,6 @@ from edged.errors import (
 )
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.records import Status
-from edged.storage.models.registry import Registry
 
 log = get_logger("edged.promote")
 
@@ -43,20 +38,10 @@ class ModelStore(CandidateStore):
         How often each has happened since the start.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        registry: Registry,
-        reader: ModelReader,
-        regimes: Regimes,
-        clock: Clock,
-        mix: Mix | None = None,
-    ) -> None:
-        super().__init__(config, registry, reader, regimes, clock, mix)
-        self._base: Path | None = None
-        self._base_hash: str | None = None
-        self.promotions = 0
-        self.rollbacks = 0
+    promotions = 0
+    rollbacks = 0
+    _base: Path | None = None
+    _base_hash: str | None = None
 
     # ---- at start --------------------------------------------------------------------------
 

@@ -110,10 +110,11 @@ _MODELS = CheckedTable(
 class StoredModels(Journal):
     """The models of one state directory: a folder and a row of `state.db` for each; see `Registry`."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path, disk: atomic.Disk) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:
         super().__init__(db, path)
         self._models = path.parent / MODELS
         self._disk = disk
+        self.repaired: list[str] = []
 
     def add(
         self,

@@ -13,7 +13,6 @@ was champion last is believed and the pointer written again.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -69,10 +68,6 @@ class Registry(StoredModels):
 
     `repaired` says what `open` mended, one line each.
     """
-
-    def __init__(self, db: sqlite3.Connection, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:
-        super().__init__(db, path, disk)
-        self.repaired: list[str] = []
 
     @classmethod
     def open(cls, state_dir: Path, *, readonly: bool = False, disk: atomic.Disk = atomic.DISK) -> Registry:

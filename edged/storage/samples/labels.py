@@ -21,12 +21,10 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from edged.domain.stream.sample import LabelReading, LabelUpdate
-from edged.domain.stream.schema import Schema
 from edged.storage.files.database import json_list, transaction
 from edged.storage.samples.reader import WindowReader
 from edged.storage.samples.rows import STRETCH_BITS, checksum_with
@@ -86,16 +84,12 @@ def by_time(db: sqlite3.Connection, key: str, ts: float, tolerance: float) -> in
 class JoiningReader(WindowReader):
     """A sample log that finds the samples of labels.
 
-    `writes` says whether it may make an index for it, `tolerance` how many seconds a time may be off.
+    `_writes` says whether it may make an index for it, `_tolerance` how many seconds a time may be off.
     """
 
-    def __init__(
-        self, db: sqlite3.Connection, path: Path, schema: Schema, *, writes: bool, tolerance: float = 0.5
-    ) -> None:
-        super().__init__(db, path, schema)
-        self._tolerance = tolerance
-        self._writes = writes
-        self._times_indexed = False
+    _writes = False
+    _tolerance = 0.5
+    _times_indexed = False
 
     def find_many(self, readings: Sequence[LabelReading]) -> list[int | None]:
         """Offset of the stored sample of each label, by its id, or by key and time; None without one.

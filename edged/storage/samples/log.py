@@ -104,7 +104,8 @@ class SampleLog(JoiningReader):
         secure: bool = False,
         beside: SampleLog | None = None,
     ) -> None:
-        super().__init__(db, path, schema, writes=evicting is not None, tolerance=tolerance)
+        super().__init__(db, path, schema)
+        self._writes, self._tolerance = evicting is not None, tolerance
         self._limits = limits or LogLimits()
         self._scrubbing = erasure.Scrubber(db, path) if secure else None
         self._evicting = evicting

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.bundle_contents import entry_of
 from edged.domain.training.update_manifest import TransferManifest
 from edged.engines.portable.description import Description, base_model
 from edged.errors import ConfigError, RefusedError, StorageError
@@ -30,8 +31,11 @@ def unpacked(source: Path) -> Weights:
     if source.is_file():
         return _file(source)
     manifest = _manifest(source)
-    blob = b"".join(_read(source / str(number)) for number in range(len(manifest.chunks)))
-    return weight_encoding.received(manifest, blob)
+    chunks = [_read(source / str(number)) for number in range(len(manifest.chunks))]
+    for number, (chunk, expected) in enumerate(zip(chunks, manifest.chunks, strict=True)):
+        if entry_of(chunk) != expected:
+            raise weight_encoding.damaged(f"chunk {number} is not what the manifest says")
+    return weight_encoding.received(manifest, b"".join(chunks))
 
 
 def write(parameters: Weights, out: Path, bundle: Path | None) -> int:

@@ -11,9 +11,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from edged.domain.bundle_contents import FileEntry
 from edged.signing import sign
 from edged.storage.files.checksummed_json import seal, unseal
-from edged.storage.models.bundles import DESCRIPTION, SIGNATURE, FileEntry
+from edged.storage.models.bundles import DESCRIPTION, SIGNATURE
 
 Rng = random.Random
 

@@ -38,21 +38,13 @@ from edged.bundles.source.training_mode import inference_form, running_statistic
 from edged.bundles.step_graph.builder import build_step_graph
 from edged.bundles.step_graph.portable import add_step_graph, raw_parameters
 from edged.bundles.step_graph.training_graph import TrainingGraph
+from edged.domain.bundle_contents import Standardisation, Tensor
 from edged.domain.training.optimizers import Optimizer
 from edged.engines import ENGINES
 from edged.engines.native.checkpoint import TrainingCheckpoint, dump
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import disk_errors, staging_path
-from edged.storage.models.bundles import (
-    CUSTOM,
-    MEASURING,
-    Bundle,
-    Standardisation,
-    Tensor,
-    publish,
-    refuse_foreign,
-    seal,
-)
+from edged.storage.models.bundles import CUSTOM, MEASURING, Bundle, publish, refuse_foreign, seal
 
 if TYPE_CHECKING:
     from edged.engines.portable.description import Description

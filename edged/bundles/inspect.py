@@ -17,14 +17,14 @@ from edged.bundles.graph.edit import shape_of
 from edged.bundles.preflight import refusal, unsafe
 from edged.bundles.source.contents import adopt_upstream, describe_upstream, is_upstream, load_graph
 from edged.bundles.source.normalise import conform, read_model
-from edged.domain.bundle_contents import LossOptions, Tensor
+from edged.domain.bundle_contents import LossOptions, Standardisation, Tensor
 from edged.domain.protocols import Engine, LearningRate
 from edged.domain.training.message import Message, SparseMessage
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description
 from edged.errors import BundleError
-from edged.storage.models.bundles import Bundle, Standardisation
+from edged.storage.models.bundles import Bundle
 
 ROWS, STEPS = 8, 10
 TOLERANCE = 1e-5

@@ -21,7 +21,8 @@ from edged.mqtt.weight_encoding import pack
 from edged.storage.files import atomic
 from edged.storage.files.atomic import read_manifest
 from edged.storage.models.bundles import Bundle
-from edged.storage.models.registry import MODELS, champion_folder, present_reign
+from edged.storage.models.records import MODELS
+from edged.storage.models.registry import champion_folder, present_reign
 
 if TYPE_CHECKING:
     Weights = Mapping[str, NDArray[np.float32]]

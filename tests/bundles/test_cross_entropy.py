@@ -11,11 +11,12 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import inspect
 from edged.bundles.losses.named import SMALL, CrossEntropy
+from edged.domain.bundle_contents import Tensor
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import ConfigError
-from edged.storage.models.bundles import Bundle, Tensor
+from edged.storage.models.bundles import Bundle
 from tests.commands import edged
 from tests.installed import ENGINES, built_for_each
 

@@ -15,7 +15,7 @@ from edged.storage.outbox.queue import DATABASE, Outbox
 from edged.storage.outbox.tables import OutboxBacklog, parcels
 
 if TYPE_CHECKING:
-    from edged.storage.outbox.queue import Key
+    from edged.storage.outbox.tables import Key
 
 CAP = 1024**2
 DAY = 86_400.0

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
 from edged.device.startup.open_state import open_state
-from edged.storage.models.bundles import Bundle, Tensor, seal
+from edged.domain.bundle_contents import Tensor
+from edged.storage.models.bundles import Bundle, seal
 from tests.constants import configured
 from tests.crash.operations import MARK
 from tests.device.linear import GOOD, WIDTH, write

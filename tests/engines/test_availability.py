@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from edged.domain.bundle_contents import Tensor
 from edged.engines import open_engine
 from edged.engines.native import api
 from edged.engines.runtime.ort import CPU, onnxruntime
 from edged.errors import ConfigError, UnavailableError
-from edged.storage.models.bundles import Bundle, Tensor
+from edged.storage.models.bundles import Bundle
 
 BUNDLE = Bundle(
     path=Path("nowhere"),

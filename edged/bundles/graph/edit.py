@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx
 from onnx import TensorProto, helper
 
+from edged.domain.bundle_contents import Tensor
 from edged.errors import BundleError
-from edged.storage.models.bundles import Tensor
 
 # What onnx.load raises for bytes that are no model; its package has no type information.
 DecodeError: type[Exception] = importlib.import_module("google.protobuf.message").DecodeError

@@ -25,10 +25,11 @@ from edged.bundles.graph.edit import DTYPES, all_names, shape_of, subgraphs, val
 from edged.bundles.graph.writer import NodeWriter
 from edged.bundles.losses.named import OUTPUT
 from edged.bundles.source.normalise import parameter_names
+from edged.domain.bundle_contents import Tensor
 from edged.engines.native import api
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError, UnavailableError
-from edged.storage.models.bundles import CUSTOM, Tensor
+from edged.storage.models.bundles import CUSTOM
 
 _KINDS = {code: name for name, code in DTYPES.items()}
 _REMEDY = "see docs/losses.md, Functions"

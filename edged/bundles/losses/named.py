@@ -11,9 +11,8 @@ import onnx
 from onnx import numpy_helper
 
 from edged.bundles.graph.writer import NodeWriter
-from edged.domain.bundle_contents import LossOptions
+from edged.domain.bundle_contents import LossOptions, Tensor
 from edged.errors import BundleError, ConfigError
-from edged.storage.models.bundles import Tensor
 
 LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
 OUTPUT = "loss"

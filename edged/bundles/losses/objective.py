@@ -16,9 +16,8 @@ from edged.bundles.losses.named import (
     check_loss,
     value_loss_nodes,
 )
-from edged.domain.bundle_contents import LossOptions
+from edged.domain.bundle_contents import LossOptions, Tensor
 from edged.errors import ConfigError
-from edged.storage.models.bundles import Tensor
 
 if TYPE_CHECKING:
     import onnx

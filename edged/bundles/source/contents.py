@@ -18,13 +18,13 @@ from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import DecodeError, opset_of, shape_of
 from edged.bundles.graph.external_data import values_of
 from edged.bundles.source.normalise import read_model
-from edged.domain.bundle_contents import CHECKPOINT_DATA
+from edged.domain.bundle_contents import CHECKPOINT_DATA, FileEntry, Tensor
 from edged.engines.native import checkpoint
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import Property, TrainingCheckpoint
 from edged.engines.portable.state import STATE_FILE
 from edged.errors import BundleError, CorruptError
-from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry, Tensor
+from edged.storage.models.bundles import DESCRIPTION, Bundle
 
 Floats = NDArray[np.float32]
 

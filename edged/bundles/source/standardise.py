@@ -22,9 +22,9 @@ from onnx import numpy_helper
 
 from edged.bundles.graph.edit import refuse_taken, rename_reads, rename_writes
 from edged.bundles.graph.writer import NodeWriter, constant_node
+from edged.domain.bundle_contents import Standardisation
 from edged.domain.model_files import TARGET_MEAN
 from edged.errors import BundleError
-from edged.storage.models.bundles import Standardisation
 
 LIMIT = 10.0
 INPUT: Standardisation = {"mean": "input.mean", "scale": "input.scale"}

@@ -14,8 +14,8 @@ from edged.bundles.autodiff.shapes import examine
 from edged.bundles.autodiff.tape import BATCH
 from edged.bundles.graph.edit import all_names, reads, rename_reads, rename_writes
 from edged.bundles.losses.named import OUTPUT
+from edged.domain.bundle_contents import Tensor
 from edged.errors import BundleError
-from edged.storage.models.bundles import Tensor
 
 if TYPE_CHECKING:
     import onnx

@@ -18,7 +18,7 @@ from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.last_run import crashed
 from edged.storage.models.registry import Registry
 from edged.storage.outbox import queue
-from edged.storage.outbox.tables import OutboxBacklog
+from edged.storage.outbox.tables import OutboxBacklog, waiting
 
 STATUS_SECONDS = 5.0  # that a status may be late
 
@@ -36,7 +36,7 @@ def status_of(config: Config) -> LocalStatus:
             counters = samples.counters()
         counted = counters.samples, counters.labels, counters.quarantined, counters.evicted
     if running is None and (state / queue.DATABASE).exists():
-        outbox = queue.waiting(state / queue.DATABASE)
+        outbox = waiting(state / queue.DATABASE)
     name = "online" if running is not None else "crashed" if crashed(state) else "stopped"
     status = LocalStatus(
         state=name,

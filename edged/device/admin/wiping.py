@@ -19,7 +19,7 @@ from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
-from edged.storage.outbox import queue
+from edged.storage.outbox import queue, tables
 from edged.storage.samples.erasure import erase_files
 
 ERASED = (*COLLECTED, ".restor*", ".replaced")
@@ -87,7 +87,7 @@ def _wipe_messages(state: Path) -> int | None:
     path, gone = state / queue.DATABASE, None
     if path.exists():
         with suppress(StorageError):  # damaged: it goes uncounted
-            gone = queue.waiting(path).pending
+            gone = tables.waiting(path).pending
         erase_files(database_files(path))
     return gone
 

@@ -24,7 +24,8 @@ from edged.errors import CorruptError, StorageError
 from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
-from edged.storage.outbox.queue import Key, Outbox, OutboxBacklog
+from edged.storage.outbox.queue import Outbox
+from edged.storage.outbox.tables import Key, OutboxBacklog
 
 LIVE = 64  # messages in the hands of the connection
 LATE = 8  # of those, messages from the disk: what a live one may find before it

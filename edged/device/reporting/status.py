@@ -42,7 +42,7 @@ from edged.mqtt.client.session import Session
 from edged.storage.journal.journal import RunRecord
 from edged.storage.models.records import ModelRecord, Reign
 from edged.storage.models.registry import Registry
-from edged.storage.samples.log import Counters
+from edged.storage.samples.reader import Counters
 
 if TYPE_CHECKING:
     from edged.device.events import Extension

@@ -9,6 +9,7 @@ from pathlib import Path
 from edged.clock import Clock
 from edged.config import Config
 from edged.config.commands import InstallConfig
+from edged.domain.bundle_contents import FileEntry
 from edged.domain.child_orders import FirstOpening, Opened, OpeningKind
 from edged.errors import (
     BundleError,
@@ -23,7 +24,7 @@ from edged.host.child_process import ChildEndedError, ending, run_order
 from edged.logs import get_logger
 from edged.signing import key_id
 from edged.storage.files.atomic import make_directory
-from edged.storage.models.bundles import DESCRIPTION, FileEntry
+from edged.storage.models.bundles import DESCRIPTION
 from edged.storage.models.trust import Trust, Way
 
 MODULE = "edged.trainer.first_opening"

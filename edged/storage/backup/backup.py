@@ -34,7 +34,8 @@ from edged.storage.files.database import connect, translated
 from edged.storage.journal import journal
 from edged.storage.journal.journal import DATABASE as REGISTRY
 from edged.storage.journal.journal import Journal
-from edged.storage.models.registry import MODELS, POINTER, present_reign
+from edged.storage.models.records import MODELS
+from edged.storage.models.registry import POINTER, present_reign
 from edged.storage.outbox import queue, tables
 from edged.storage.samples.tables import FORMAT as SAMPLES_FORMAT
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from edged.domain.bundle_contents import FileEntry
 from edged.errors import BundleError, RefusedError, StorageError
 from edged.storage.files import atomic
 from edged.storage.models.bundles import (
@@ -20,7 +21,6 @@ from edged.storage.models.bundles import (
     MOST_PACKED,
     SIGNATURE,
     Bundle,
-    FileEntry,
     is_plain,
     publish,
 )

@@ -17,8 +17,6 @@ from edged.domain.bundle_contents import (
     REBUILD,
     BundleContents,
     FileEntry,
-    Standardisation,
-    Tensor,
 )
 from edged.domain.json_fields import JsonObject
 from edged.domain.stream.schema import Schema
@@ -26,21 +24,6 @@ from edged.errors import BundleError, CorruptError, StorageError, TrainingError
 from edged.storage.files import checksummed_json
 from edged.storage.files.atomic import DISK, STAGING, disk_errors, fsync_directory, staging_path
 from edged.storage.models.external_data import external_places
-
-__all__ = [
-    "CLASSIFYING",
-    "CUSTOM",
-    "DESCRIPTION",
-    "MEASURING",
-    "Bundle",
-    "FileEntry",
-    "Standardisation",
-    "Tensor",
-    "finish_interrupted",
-    "publish",
-    "refuse_foreign",
-    "seal",
-]
 
 FORMAT = 1
 DESCRIPTION, SIGNATURE = "bundle.json", "bundle.sig"

@@ -29,8 +29,6 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.records import BAD, JUDGED, MODELS, ModelRecord, Reign, Status, StoredModels
 from edged.storage.samples.erasure import erase_published, rewrite
 
-__all__ = ["MODELS", "ModelRecord", "Registry", "Reign"]
-
 POINTER = "champion"
 REIGNS_KEPT = 5000
 LABEL_TRACES = ("status", "history", "sets", "label_review", "label_confirmed")

@@ -26,10 +26,8 @@ from edged.storage.files.database import (
 from edged.storage.files.database import used_pages as used
 from edged.storage.outbox import tables
 from edged.storage.outbox.space import CACHE_KIB, OutboxSpace, fold_wal, pages_of, reserve_wal
-from edged.storage.outbox.tables import Key, OutboxBacklog, total, waiting
+from edged.storage.outbox.tables import Key, OutboxBacklog, total
 from edged.storage.samples.erasure import erase_files
-
-__all__ = ["DATABASE", "Key", "Outbox", "OutboxBacklog", "waiting"]
 
 DATABASE = "outbox.db"
 _ROWS = 1000  # in one transaction at most

@@ -35,7 +35,6 @@ from edged.storage.samples import erasure, eviction, side_tables
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.eviction import Eviction
 from edged.storage.samples.labels import JoiningReader
-from edged.storage.samples.reader import Counters
 from edged.storage.samples.rows import (
     CHECKED,
     check_rows,
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
-
-__all__ = ["Counters", "LogLimits", "SampleLog"]
 
 PACKET_IDS = 65_535  # as many as MQTT has: more cannot be in flight
 _EVICT_ROWS = 2000

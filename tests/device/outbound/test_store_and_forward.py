@@ -19,8 +19,8 @@ from edged.config import MqttConfig
 from edged.device.outbound.store_and_forward import LIVE, MEMORY_BYTES, StoreAndForward
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.mqtt.client.session import Session
-from edged.storage.outbox.queue import DATABASE, Outbox, waiting
-from edged.storage.outbox.tables import OutboxBacklog
+from edged.storage.outbox.queue import DATABASE, Outbox
+from edged.storage.outbox.tables import OutboxBacklog, waiting
 from tests.mqtt.inbox import Inbox
 from tests.running_device import wait_until
 

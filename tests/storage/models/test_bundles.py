@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from edged.domain.bundle_contents import Tensor
 from edged.domain.stream.schema import Schema
 from edged.errors import BundleError, CorruptError
 from edged.storage.files.checksummed_json import seal as sealed
 from edged.storage.files.checksummed_json import unseal
-from edged.storage.models.bundles import Bundle, Tensor, publish, refuse_foreign, seal
+from edged.storage.models.bundles import Bundle, publish, refuse_foreign, seal
 
 CONTENT = {"training_model.onnx": b"\x08\x08", "checkpoint": b"weights" * 1000}
 

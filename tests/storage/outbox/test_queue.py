@@ -19,9 +19,8 @@ from edged.clock import VirtualClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.errors import StorageError
 from edged.storage.files.database import connect
-from edged.storage.outbox import queue as outbox_file
-from edged.storage.outbox.queue import DATABASE, Key, Outbox
-from edged.storage.outbox.tables import OutboxBacklog
+from edged.storage.outbox.queue import DATABASE, Outbox
+from edged.storage.outbox.tables import Key, OutboxBacklog, waiting
 
 if TYPE_CHECKING:
     Open = Callable[..., Outbox]
@@ -427,8 +426,8 @@ def test_a_power_cut_while_space_is_reserved_costs_no_later_start_its_reserve(bo
 
 def test_what_waits_can_be_read_without_opening_it(boxes: Boxes) -> None:
     with pytest.raises(StorageError, match="no such database"):
-        outbox_file.waiting(boxes.path)
+        waiting(boxes.path)
     box = boxes.open()
     put(box, [parcel(MessageKind.EVENT, 0, 100)])
     box.close()
-    assert outbox_file.waiting(boxes.path) == OutboxBacklog(1, 105, 0)
+    assert waiting(boxes.path) == OutboxBacklog(1, 105, 0)

@@ -20,7 +20,7 @@ from edged.device.web.api.prometheus_text import CONTENT_TYPE, PREDICTION, TRAIN
 from edged.device.web.bridge import ServingBridge
 from edged.domain.events import DriftDetected, TrainingFinished
 from edged.host.vitals import VitalsReader
-from edged.storage.samples.log import Counters
+from edged.storage.samples.reader import Counters
 
 # Series that begin with their first event have no increase then: all are here from the beginning, as 0.
 OUTCOMES = ("done", "failed", "no_data", "stopped")

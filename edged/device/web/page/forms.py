@@ -10,7 +10,7 @@ from edged.device.web.page.format import button, moment, table
 from edged.device.web.page.snapshot import PAUSABLE, Snapshot
 from edged.domain.events import LabelRequested
 from edged.domain.stream.schema import Schema
-from edged.storage.models.registry import ModelRecord
+from edged.storage.models.records import ModelRecord
 
 REQUESTS = 5  # shown at once
 SUSPECTS = 20  # labels to check, shown at once

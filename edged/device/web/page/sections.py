@@ -24,7 +24,7 @@ from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
 from edged.domain.events import CandidateRejected, Event, ModelPromoted
 from edged.domain.text import happening, when
 from edged.domain.training.trainer_messages import RunProgress
-from edged.storage.models.registry import ModelRecord
+from edged.storage.models.records import ModelRecord
 
 NEWEST = 12  # events that are shown at once
 SENSORS = 40  # rows of the tables, silent and stuck ones first

@@ -24,8 +24,8 @@ from edged.domain.stream.schema import Schema
 from edged.errors import EdgedError
 from edged.host.vitals import Vitals, VitalsReader
 from edged.storage.journal.journal import RunRecord
-from edged.storage.models.registry import ModelRecord, Reign
-from edged.storage.samples.log import Counters
+from edged.storage.models.records import ModelRecord, Reign
+from edged.storage.samples.reader import Counters
 
 MODELS = 12  # the newest that are listed
 RUNS = 5

@@ -251,6 +251,11 @@ class CoordinatorConfig(Section):
             return []
         return [*([] if self.rollout.canaries is None else [CANARIES]), *self.gate.stages]  # type: ignore[list-item]
 
+    def stage_name(self, stage: int) -> str:
+        """Name a stage for people."""
+        found = self.stages[stage] if stage < len(self.stages) else 1.0
+        return found if isinstance(found, str) else f"{found * 100:g} % of devices"
+
     def waits_for_approval(self, stage: int) -> bool:
         """Whether an operator decides after this stage, which has agreed."""
         approval, last = self.rollout.approval, len(self.stages) - 1

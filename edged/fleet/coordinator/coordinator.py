@@ -17,28 +17,27 @@ from edged.clock import Clock, SystemClock
 from edged.domain.federated.messages import BaseModelInfo, FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_coding import Weights, fingerprint
-from edged.errors import ConfigError, RejectedUpdateError, TrainingError
+from edged.errors import RejectedUpdateError, TrainingError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.channel import Announcer, Channel, Inbox
 from edged.fleet.coordinator.control import Control, ControlReader, Order
 from edged.fleet.coordinator.devices import RoundDevices, States, choose
-from edged.fleet.coordinator.journal import CoordinatorJournal, ModelOrigin, RoundRecord
+from edged.fleet.coordinator.journal import NAMED, CoordinatorJournal, ModelOrigin, RoundRecord
 from edged.fleet.coordinator.masks import MaskKeeper
 from edged.fleet.coordinator.models import (
     advanced,
-    first_model,
+    begun,
     reduced,
     reducer_of,
     require_packages,
     summed,
 )
 from edged.fleet.coordinator.status import (
-    NAMED,
     ROUNDS,
     CoordinatorStatus,
-    RolloutStatus,
     RunTotals,
     StatusPublisher,
+    rollout_status,
 )
 from edged.fleet.coordinator.updates import LATE, RoundReports, UpdateAdmission
 from edged.fleet.rules.aggregation import Aggregate
@@ -53,7 +52,7 @@ from edged.fleet.rules.rounds import (
     opened,
     trial,
 )
-from edged.fleet.rules.verdict import StageVerdict, judge, worse_of
+from edged.fleet.rules.verdict import StageVerdict, judge
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
@@ -92,7 +91,7 @@ class Coordinator:
         self.journal = CoordinatorJournal(config.dir, disk=disk)
         self._reader = ControlReader(config.dir)
         self._unsealer = None if config.key is None else Unsealer(config.key)
-        self.course = self._begun()
+        self.course = begun(config, self.journal)
         self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
         self.reports = RoundReports(self.journal, self.course)
         self._states = States()
@@ -112,27 +111,6 @@ class Coordinator:
         self._publisher = StatusPublisher(self._announcer)
         self.latest_status: CoordinatorStatus | None = None  # the newest status, for other threads
         self._ended, self._refused = Counter[str](), Counter[str]()  # since the start
-
-    def _begun(self) -> FleetState:
-        """Return the stored state; at the first start one with the model that the configuration names."""
-        course, budget = self.journal.course(), self._config.rollout.device_bytes
-        if course is None:
-            weights, bundle = first_model(self._config)
-            if not bundle:
-                raise ConfigError(
-                    f"{self._config.model.name} is no bundle: the bundle that devices need is unknown",
-                    where="bundle",
-                    remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
-                )
-            base = self.journal.add(weights, fingerprint(weights), ModelOrigin(0, None))
-            course = FleetState(base, bundle)
-            self.journal.store(course)
-        if budget is not None and budget < course.standing.bytes:
-            raise ConfigError(
-                f"{budget} bytes a day, but the model has {course.standing.bytes}",
-                where="rollout.device_bytes", remedy="raise it",
-            )  # fmt: skip
-        return course
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
@@ -376,14 +354,9 @@ class Coordinator:
             log.warning("rollout_without_canaries", round=self.course.number)
             stage += 1
             named = self._devices.of_stage(self.course, stage, now)
-        log.info("rollout_stage", round=self.course.number, stage=self._stage_name(stage))
+        log.info("rollout_stage", round=self.course.number, stage=self._config.stage_name(stage))
         until = now + self._config.gate.wait
         self._transition(trial(self.course, model, named, stage, until, self._keep, self.course.asked))
-
-    def _stage_name(self, stage: int) -> str:
-        stages = self._config.stages
-        found = stages[stage] if stage < len(stages) else 1.0
-        return found if isinstance(found, str) else f"{found * 100:g} % of devices"
 
     def _next_stage(self, now: float) -> None:
         announced, stage = self.course.round, self.course.stage + 1
@@ -437,29 +410,11 @@ class Coordinator:
         before = self.course.standing
         model = self.journal.base(digest) if accepted else before
         course = ended(self.course, model, self._pace, now, self._keep)
-        self.journal.record(self._entry(course, digest, before.hash, now, verdict))
+        self.journal.record(RoundRecord.of(self.course, course, digest, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
         self._ended["accepted" if accepted else "rejected"] += 1
         self._transition(course)
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
-
-    def _entry(
-        self, course: FleetState, digest: str, parent: str, now: float, verdict: StageVerdict | None
-    ) -> RoundRecord:
-        announced = self.course.round
-        return RoundRecord(
-            round=course.number,
-            version=course.version,
-            model=digest,
-            parent=parent,
-            opened=None if announced is None else announced.opened,
-            ended=now,
-            accepted=verdict is None or verdict.accepted,
-            reason="not judged" if verdict is None else verdict.reason,
-            numbers={} if verdict is None else verdict.numbers,
-            dissenters=() if verdict is None else tuple(verdict.dissenters[:NAMED]),
-            approved_by=self.course.approved_by,
-        )
 
     # For `edged fleet status`.
 
@@ -496,23 +451,5 @@ class Coordinator:
             excluded=tuple(self._control.excluded),
             waits_for=self._devices.waits_for(course, now),
             why_not=dict(list(self._devices.reasons(course, now).items())[:NAMED]),
-            rollout=self._rollout_status(),
-        )
-
-    def _rollout_status(self) -> RolloutStatus | None:
-        """Return the progress of the round's model; None unless devices try one."""
-        course, announced = self.course, self.course.round
-        if announced is None or course.phase not in ("trial", "approval"):
-            return None
-        reports = self.reports.of(announced.base.hash)
-        return RolloutStatus(
-            model=announced.base.hash,
-            stage=course.stage + 1,
-            stages=len(self._config.stages),
-            name=self._stage_name(course.stage),
-            named=None if announced.devices is None else len(announced.devices),
-            reports=len(reports),
-            taken=sum(report.taken for report in reports),
-            worse=tuple(worse_of(reports, self._config.gate)[:NAMED]),
-            approval=course.phase == "approval",
+            rollout=rollout_status(course, self.reports, self._config),
         )

@@ -26,9 +26,11 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
     from edged.domain.training.weight_coding import Weights
+    from edged.fleet.rules.verdict import StageVerdict
 
 COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"
 REMEMBERED = 1000
+NAMED = 200  # devices in one list
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,25 @@ class RoundRecord(Message):
     numbers: Mapping[str, float | None] = field(default_factory=dict)
     dissenters: tuple[str, ...] = ()
     approved_by: str = ""
+
+    @classmethod
+    def of(
+        cls, before: FleetState, after: FleetState, digest: str, now: float, verdict: StageVerdict | None
+    ) -> RoundRecord:
+        """Record how a round has ended at `now`: the states around it, its model and the last verdict."""
+        return cls(
+            round=after.number,
+            version=after.version,
+            model=digest,
+            parent=before.standing.hash,
+            opened=None if before.round is None else before.round.opened,
+            ended=now,
+            accepted=verdict is None or verdict.accepted,
+            reason="not judged" if verdict is None else verdict.reason,
+            numbers={} if verdict is None else verdict.numbers,
+            dissenters=() if verdict is None else tuple(verdict.dissenters[:NAMED]),
+            approved_by=before.approved_by,
+        )
 
     @property
     def seconds(self) -> float:

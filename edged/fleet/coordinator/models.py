@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from edged import signing
+from edged.domain.training.weight_coding import fingerprint
 from edged.errors import (
     ConfigError,
     CorruptError,
@@ -25,7 +26,7 @@ from edged.errors import (
     UnavailableError,
 )
 from edged.fleet.config import CoordinatorConfig
-from edged.fleet.coordinator.journal import COURSE
+from edged.fleet.coordinator.journal import COURSE, CoordinatorJournal, ModelOrigin
 from edged.fleet.coordinator.updates import StoredUpdate
 from edged.fleet.rules.aggregation import (
     AdmittedUpdate,
@@ -65,6 +66,31 @@ def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
 
     bundle = Bundle.open(config.model)
     return initial_parameters(bundle), config.bundle or bundle.fingerprint
+
+
+def begun(config: CoordinatorConfig, journal: CoordinatorJournal) -> FleetState:
+    """Return the stored state of a fleet; at the first start one with the model that `config` names.
+
+    Raises as `first_model`, and ConfigError when devices could not fetch the model.
+    """
+    course, budget = journal.course(), config.rollout.device_bytes
+    if course is None:
+        weights, bundle = first_model(config)
+        if not bundle:
+            raise ConfigError(
+                f"{config.model.name} is no bundle: the bundle that devices need is unknown",
+                where="bundle",
+                remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
+            )
+        base = journal.add(weights, fingerprint(weights), ModelOrigin(0, None))
+        course = FleetState(base, bundle)
+        journal.store(course)
+    if budget is not None and budget < course.standing.bytes:
+        raise ConfigError(
+            f"{budget} bytes a day, but the model has {course.standing.bytes}",
+            where="rollout.device_bytes", remedy="raise it",
+        )  # fmt: skip
+    return course
 
 
 def _read_file(path: Path) -> Weights:

@@ -17,13 +17,15 @@ from edged.domain.json_fields import JsonObject
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message
 from edged.errors import StorageError, TrainingError
+from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.channel import Announcer
-from edged.fleet.coordinator.journal import STATUS, RoundRecord, read_lineage
-from edged.fleet.rules.rounds import Phase
+from edged.fleet.coordinator.journal import NAMED, STATUS, RoundRecord, read_lineage
+from edged.fleet.coordinator.updates import RoundReports
+from edged.fleet.rules.rounds import FleetState, Phase
+from edged.fleet.rules.verdict import worse_of
 from edged.storage.files.atomic import DirectoryLock
 
 ROUNDS = 10
-NAMED = 200
 SHOWN = 5  # devices whose names are in a line
 EVERY_SECONDS = 60.0
 """How often the same status is published again; the page takes three times that without one for silence."""
@@ -86,6 +88,27 @@ class CoordinatorStatus(Message):
     totals: RunTotals = RunTotals()
     waits_for: str = ""
     rollout: RolloutStatus | None = None
+
+
+def rollout_status(
+    course: FleetState, received: RoundReports, config: CoordinatorConfig
+) -> RolloutStatus | None:
+    """Return the progress of the round's model; None unless devices try one."""
+    announced = course.round
+    if announced is None or course.phase not in ("trial", "approval"):
+        return None
+    reports = received.of(announced.base.hash)
+    return RolloutStatus(
+        model=announced.base.hash,
+        stage=course.stage + 1,
+        stages=len(config.stages),
+        name=config.stage_name(course.stage),
+        named=None if announced.devices is None else len(announced.devices),
+        reports=len(reports),
+        taken=sum(report.taken for report in reports),
+        worse=tuple(worse_of(reports, config.gate)[:NAMED]),
+        approval=course.phase == "approval",
+    )
 
 
 class StatusPublisher:

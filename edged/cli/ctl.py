@@ -15,7 +15,7 @@ import typer
 from typer import Argument, Option
 
 from edged.cli import output
-from edged.cli.stream_option import Stream
+from edged.cli.options import Stream
 from edged.domain.text import happening, runs, when
 from edged.errors import ConfigError
 

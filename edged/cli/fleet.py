@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from edged.cli.json_output import AsJson, print_json
+from edged.cli.options import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.errors import ConfigError
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from edged.cli.json_output import AsJson, print_json
-from edged.cli.stream_option import Stream
+from edged.cli.options import AsJson, ConfigPath, Stream, print_json
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ PATIENCE = 60.0  # seconds without an acknowledgement; with --follow there is no
 
 
 def ingest(
-    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    config: ConfigPath,
     file: Annotated[Path, Argument(metavar="FILE|-", help="messages, one per line; - for stdin")],
     topic: Annotated[str | None, Option(help="topic to publish on; stream.topic when absent")] = None,
     follow: Annotated[bool, Option("--follow", help="also publish lines that are appended later")] = False,

@@ -14,7 +14,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from edged.cli import output
-from edged.cli.json_output import AsJson, print_json
+from edged.cli.options import AsJson, print_json
 from edged.cli.outputs import Force, check_directory
 from edged.errors import ConfigError, EdgedError
 

@@ -27,11 +27,10 @@ from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
 from edged.cli.ingest import ingest
 from edged.cli.init import init
-from edged.cli.json_output import AsJson, print_json
+from edged.cli.options import AsJson, ConfigPath, Stream, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.progress import ReplayProgress, TrainingProgress
 from edged.cli.state import audit, backup, import_data, restore, weights_app
-from edged.cli.stream_option import Stream
 from edged.cli.web import web_app
 from edged.errors import ConfigError, EdgedError, from_system
 
@@ -56,8 +55,6 @@ app.add_typer(web_app, name="web")
 
 INTERRUPTED = 130
 START = "Start with `edged demo` (needs nothing) or `edged init` (listens to your broker).\n"
-
-ConfigPath = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]
 
 # Typer has click inside or beside it, depending on its version: the base of all its usage errors.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]

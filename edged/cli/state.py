@@ -10,14 +10,13 @@ import typer
 from typer import Argument, Option
 
 from edged.cli import output
-from edged.cli.json_output import AsJson, print_json
+from edged.cli.options import AsJson, ConfigPath, Stream, print_json
 from edged.cli.outputs import Force, check_directory, check_file
 from edged.cli.progress import ImportBar
-from edged.cli.stream_option import Stream
 
 
 def audit(
-    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    config: ConfigPath,
     verify: Annotated[bool, Option("--verify", help="only check that the log is unchanged")] = False,
     head: Annotated[
         str | None, Option(help="SEQ:HASH as published earlier: the log must contain this entry")
@@ -40,7 +39,7 @@ def audit(
 
 
 def backup(
-    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    config: ConfigPath,
     file: Annotated[Path, Argument(metavar="FILE", help="backup to write; of several streams a directory")],
     key: Annotated[Path | None, Option(help="private key that signs the backup")] = None,
     stream: Stream = None,
@@ -64,7 +63,7 @@ def backup(
 
 
 def restore(
-    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    config: ConfigPath,
     file: Annotated[
         Path, Argument(metavar="FILE", help="backup to restore; of several streams their directory")
     ],
@@ -89,7 +88,7 @@ def restore(
 
 
 def import_data(
-    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    config: ConfigPath,
     files: Annotated[list[Path], Argument(metavar="FILE...", help="recorded data, oldest first")],
     known: Annotated[
         str | None,

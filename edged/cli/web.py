@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from edged.cli.json_output import AsJson, print_json
+from edged.cli.options import AsJson, ConfigPath, print_json
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 
 web_app = typer.Typer(help="Manage the browsers that can open the device page.", no_args_is_help=True)
 
-ConfigFile = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]
-
 
 @web_app.command("pair")
 def pair(
-    config: ConfigFile,
+    config: ConfigPath,
     label: Annotated[bool, Option("--label", help="also allow labelling")] = False,
     control: Annotated[
         bool, Option("--control", help="also allow labelling, training, pausing and rollback")
@@ -63,7 +61,7 @@ def pair(
 
 
 @web_app.command("sessions")
-def sessions(config: ConfigFile, as_json: AsJson = False) -> None:
+def sessions(config: ConfigPath, as_json: AsJson = False) -> None:
     """List the paired browsers."""
     _, pairing = _opened(config)
     found = pairing.sessions()
@@ -80,7 +78,7 @@ def sessions(config: ConfigFile, as_json: AsJson = False) -> None:
 
 @web_app.command("forget")
 def forget(
-    config: ConfigFile,
+    config: ConfigPath,
     number: Annotated[int | None, Argument(help="number of the session; see `edged web sessions`")] = None,
     everything: Annotated[bool, Option("--all", help="all sessions and codes")] = False,
     as_json: AsJson = False,

@@ -24,7 +24,7 @@ from output import finish, options
 
 from edged.config import Config
 from edged.domain.judging.metrics import calibration_error
-from edged.storage import recordings
+from edged.storage.recordings import rows
 from edged.workbench.evaluation.meters import WINDOW, PromiseMeter, running_shares
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.stream import LabelOptions, Stream, shape_stream
@@ -63,7 +63,7 @@ def replayed(stream: Recording, seed: int, coverage: float) -> Probabilities:
     })  # fmt: skip
     how = LabelOptions(DELAY, 1.0, seed, stream.pretrain)
     with tempfile.TemporaryDirectory(prefix="edged-coverage-") as folder:
-        recorded = recordings.Recording(stream.x, stream.y.astype(np.float64))
+        recorded = rows.Recording(stream.x, stream.y.astype(np.float64))
         replay = Replay(config, shape_stream(recorded, config, how), how, Path(folder))
         made = replay.promises = Probabilities(replay.stream, stream.classes)
         replay.run()

@@ -170,7 +170,11 @@ def drain_ingest(
     from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
     from edged.daemon import SWITCH_INTERVAL
     from edged.device.events import Events
-    from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
+    from edged.device.ingest.committer import GroupCommitter
+    from edged.device.ingest.decoder import SampleDecoder
+    from edged.device.ingest.ingestor import Ingestor
+    from edged.device.ingest.joiner import Joiner
+    from edged.device.ingest.notices import IngestNotices
     from edged.domain.stream.admission import AdmissionControl
     from edged.host.systemd import Notifier, Watchdog
     from edged.mqtt.client.session import Session

@@ -133,7 +133,7 @@ def edged(
 
     `network` is `model.network` and has neither context nor head beside it.
     """
-    from edged.storage.recordings import Recording
+    from edged.storage.recordings.rows import Recording
     from edged.workbench.evaluation.replay import Replay
     from edged.workbench.evaluation.score import report
     from edged.workbench.evaluation.stream import LabelOptions, shape_stream

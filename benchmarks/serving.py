@@ -43,8 +43,8 @@ from edged.device import BREATH
 from edged.device.events import Events, Listener
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
-from edged.device.serving import ServingWorker
 from edged.device.serving.label_requester import LabelRequester
+from edged.device.serving.worker import ServingWorker
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.judging.latencies import Latencies
 from edged.domain.labels.label_requests import LabelRequests

@@ -27,8 +27,9 @@ from edged import logs
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.promotion import CandidateEvaluator, ModelStore
-from edged.device.serving import Predictor
+from edged.device.promotion.evaluator import CandidateEvaluator
+from edged.device.promotion.model_store import ModelStore
+from edged.device.serving.predictor import Predictor
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.sample import Batch

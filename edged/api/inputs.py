@@ -11,7 +11,7 @@ from edged.errors import ConfigError
 
 if TYPE_CHECKING:
     from edged.config import Config
-    from edged.storage.recordings import Frame
+    from edged.storage.recordings.frame import Frame
 
 PathOrText: TypeAlias = "str | PathLike[str]"
 Configuration: TypeAlias = "PathOrText | Mapping[str, Any] | Config"
@@ -32,7 +32,7 @@ def config_of(given: Configuration, stream: str | None) -> Config:
 
 def data_of(given: Any) -> Path | Frame:
     """Return the path of a file, or the columns of what is in memory."""
-    from edged.storage.recordings import Frame
+    from edged.storage.recordings.frame import Frame
 
     return Path(given) if isinstance(given, str | PathLike) else Frame.of(given)
 

@@ -182,7 +182,7 @@ def feed(
     """
     import numpy as np
 
-    from edged.storage.recordings import read_recording
+    from edged.storage.recordings.samples import read_recording
     from edged.workbench.evaluation.replay import Replay
     from edged.workbench.evaluation.score import report
     from edged.workbench.evaluation.stream import shape_stream

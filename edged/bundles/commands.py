@@ -33,7 +33,10 @@ from edged.domain.training.optimizers import Optimizer
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import MEASURING
-from edged.storage.recordings import Frame, Recording, read_recording, read_stream
+from edged.storage.recordings.frame import Frame
+from edged.storage.recordings.reader import read_stream
+from edged.storage.recordings.rows import Recording
+from edged.storage.recordings.samples import read_recording
 
 if TYPE_CHECKING:
     import onnx

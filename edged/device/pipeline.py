@@ -19,8 +19,11 @@ from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.worker import CANCELLED
-from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
-from edged.device.serving import HeadTeacher, Predictor
+from edged.device.promotion.evaluator import CandidateEvaluator
+from edged.device.promotion.model_store import ModelStore
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving.head_teacher import HeadTeacher
+from edged.device.serving.predictor import Predictor
 from edged.device.startup.recovery import UnfinishedRun
 from edged.device.startup.restore import (
     restore_anomalies,

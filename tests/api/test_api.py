@@ -15,7 +15,8 @@ import pytest
 
 from edged import api
 from edged.api.inputs import config_of
-from edged.storage.recordings import Frame, read_recording
+from edged.storage.recordings.frame import Frame
+from edged.storage.recordings.samples import read_recording
 from tests.commands import two_classes
 from tests.running_device import Device, running, wait_until
 

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events, Listener
-from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
+from edged.device.ingest.committer import GroupCommitter
+from edged.device.ingest.decoder import SampleDecoder
+from edged.device.ingest.ingestor import Ingestor
+from edged.device.ingest.joiner import Joiner
+from edged.device.ingest.notices import IngestNotices
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.errors import StorageError
 from edged.mqtt.client.message import ReceivedMessage

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
-from edged.device.promotion import CandidateEvaluator, ModelStore
+from edged.device.promotion.evaluator import CandidateEvaluator
+from edged.device.promotion.model_store import ModelStore
 from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceModel, InferenceReader
 from edged.storage.models.registry import Registry

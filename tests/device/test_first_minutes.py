@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from edged.config import GateConfig, ServingConfig
-from edged.device.serving import HeadTeacher, Predictor
+from edged.device.serving.head_teacher import HeadTeacher
+from edged.device.serving.predictor import Predictor
 from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.outputs import probabilities
 from edged.domain.judging.ridge_head import Learned, RidgeHead

@@ -12,7 +12,7 @@ from edged.config import loader
 from edged.engines.onnx.fields import parameters_in
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
-from edged.storage.recordings import Recording
+from edged.storage.recordings.rows import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import edged, write_config

@@ -27,8 +27,11 @@ from edged import logs
 from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
-from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
-from edged.device.serving import Predictor, ServingWorker
+from edged.device.promotion.evaluator import CandidateEvaluator
+from edged.device.promotion.model_store import ModelStore
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving.predictor import Predictor
+from edged.device.serving.worker import ServingWorker
 from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceModel

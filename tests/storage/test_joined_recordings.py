@@ -13,7 +13,8 @@ import pytest
 
 from edged.config import StreamConfig
 from edged.errors import ConfigError
-from edged.storage.recordings import Recording, read_recording
+from edged.storage.recordings.rows import Recording
+from edged.storage.recordings.samples import read_recording
 from tests.commands import edged, two_classes, write_config
 from tests.device.dock import Dock, delivery
 

@@ -15,15 +15,8 @@ import numpy as np
 import pytest
 
 from edged.errors import ConfigError
-from edged.storage.recordings import (
-    LeftOut,
-    Recording,
-    Wanted,
-    find_roles,
-    open_source,
-    read_stream,
-    row_blocks,
-)
+from edged.storage.recordings.reader import open_source, read_stream
+from edged.storage.recordings.rows import LeftOut, Recording, Wanted, find_roles, row_blocks
 
 START = 1_767_323_045.5
 ROWS: list[dict[str, Any]] = [

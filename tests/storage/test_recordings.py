@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from edged.errors import ConfigError
-from edged.storage.recordings import read_stream
+from edged.storage.recordings.reader import read_stream
 
 X = np.arange(6.0).reshape(3, 2)
 

@@ -27,7 +27,7 @@ from edged.errors import BundleError, ConfigError, CorruptError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import DESCRIPTION, Bundle
 from edged.storage.models.model_metadata import ModelMetadata, stored_record
-from edged.storage.recordings import read_stream
+from edged.storage.recordings.reader import read_stream
 
 _PLAIN = ".onnx"
 ROWS, RUNS = 256, 200

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from edged.clock import Clock
 from edged.config import Config
 from edged.device.events import Events
-from edged.device.ingest import IngestNotices, Joiner, SampleDecoder
+from edged.device.ingest.decoder import SampleDecoder
+from edged.device.ingest.joiner import Joiner
+from edged.device.ingest.notices import IngestNotices
 from edged.domain.commits.commit_group import CommitGroup
 from edged.domain.protocols import Delivery
 from edged.domain.stream.admission import AdmissionControl

@@ -20,7 +20,8 @@ from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.registry import Registry
-from edged.storage.recordings import FORMATS, FileReader, format_of, readable
+from edged.storage.recordings.reader import FORMATS, format_of, readable
+from edged.storage.recordings.samples import FileReader
 from edged.storage.samples.log import SampleLog
 
 Progress = Callable[[str, int], None]

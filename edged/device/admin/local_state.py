@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.promotion import ModelStore
+from edged.device.promotion.model_store import ModelStore
 from edged.domain.audit_chain import AuditedSender, AuditEntry, Link, LoggedEntry
 from edged.domain.commands.rules import State
 from edged.domain.json_fields import JsonObject

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from edged.device.ingest import Ingestor
-from edged.device.serving import ServingWorker
+from edged.device.ingest.ingestor import Ingestor
+from edged.device.serving.worker import ServingWorker
 from edged.device.web.api.tensors import Floats
 from edged.device.web.http.bodies import HttpError
 from edged.device.web.limits import ANSWER_SECONDS, MAX_REQUESTS

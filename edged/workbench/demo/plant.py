@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.errors import ConfigError
-from edged.storage.recordings import read_stream
+from edged.storage.recordings.reader import read_stream
 
 if TYPE_CHECKING:
     Floats = NDArray[np.float64]

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from edged.config import Config
 from edged.domain.messages.encoding import json_ready
-from edged.storage.recordings import Frame, read_recording
+from edged.storage.recordings.frame import Frame
+from edged.storage.recordings.samples import read_recording
 from edged.workbench.evaluation.comparison import (
     EvaluationOutcome,
     check_same_stream,

@@ -19,7 +19,8 @@ from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.stream.windowing import Windowing, WindowRules
 from edged.errors import ConfigError, RejectedSampleError
-from edged.storage.recordings import Recording, cut_windows
+from edged.storage.recordings.rows import Recording
+from edged.storage.recordings.samples import cut_windows
 
 SMALLEST = 50  # rows
 PRETRAIN_SHARE = 0.1

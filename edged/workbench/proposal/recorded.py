@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 
 from edged.errors import ConfigError
-from edged.storage.recordings import open_source, readable
+from edged.storage.recordings.reader import open_source, readable
 from edged.storage.recordings.sources import open_text
 
 MOST = 20_000

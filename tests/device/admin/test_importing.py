@@ -18,7 +18,7 @@ from edged.device.admin.importing import import_files
 from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import DirectoryLock
-from edged.storage.recordings import FileReader
+from edged.storage.recordings.samples import FileReader
 from tests.commands import COMMAND, edged, write_config
 from tests.running_device import wait_until
 

@@ -16,7 +16,11 @@ import pytest
 from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events
-from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
+from edged.device.ingest.committer import GroupCommitter
+from edged.device.ingest.decoder import SampleDecoder
+from edged.device.ingest.ingestor import Ingestor
+from edged.device.ingest.joiner import Joiner
+from edged.device.ingest.notices import IngestNotices
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec

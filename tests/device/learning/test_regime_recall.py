@@ -13,7 +13,7 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.learning.regime_recall import EVERY, FEWEST, NEAR, RegimeRecall
 from edged.device.promotion.rollout import Rollout
-from edged.device.serving import Predictor
+from edged.device.serving.predictor import Predictor
 from edged.domain.drift.signals import DriftSignal, Level
 from edged.domain.judging.regimes import BANK, Regimes
 from tests.device.gates import Gate

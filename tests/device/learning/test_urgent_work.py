@@ -18,7 +18,7 @@ from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
-from edged.device.serving import Predictor
+from edged.device.serving.predictor import Predictor
 from edged.errors import StorageError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, GOOD, SCHEMA

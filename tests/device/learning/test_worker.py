@@ -17,8 +17,10 @@ from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
-from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
-from edged.device.serving import Predictor
+from edged.device.promotion.evaluator import CandidateEvaluator
+from edged.device.promotion.model_store import ModelStore
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving.predictor import Predictor
 from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceReader
 from tests.device.trainers import Desk, Plant

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.device.promotion import BOOT_TRIES, LOADING
+from edged.device.promotion.model_store import BOOT_TRIES, LOADING
 from edged.engines.inference import InferenceModel, InferenceReader
 from edged.errors import ModelError, RefusedError, StorageError
 from edged.storage.files.atomic import Disk

@@ -12,7 +12,7 @@ import pytest
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.promotion.rollout import Rollout
-from edged.device.serving import Predictor
+from edged.device.serving.predictor import Predictor
 from edged.domain.judging.verdict import MANY
 from edged.errors import ModelError, RefusedError
 from tests.device.gates import Gate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.config import AnomalyConfig, GateConfig, ServingConfig
-from edged.device.serving import Predictor
+from edged.device.serving.predictor import Predictor
 from edged.domain.protocols import ServedModel
 from edged.domain.stream.anomaly_rules import AnomalyRules
 from edged.domain.stream.schema import Schema

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.config import DriftConfig, GateConfig, ServingConfig
-from edged.device.serving import Predictor
+from edged.device.serving.predictor import Predictor
 from edged.domain.drift.live import DriftRules, LiveDrift
 from edged.domain.drift.signals import Level
 from tests.device.linear import GOOD, SCHEMA, WIDTH, classes, numbered, served

@@ -14,7 +14,7 @@ from tests.device.linear import BAD, BROKEN, GOOD, classes, inputs, numbered, sa
 from tests.device.serving.test_predictor import Failing, Outlet, labels, make_server, serving
 
 if TYPE_CHECKING:
-    from edged.device.serving import Predictor
+    from edged.device.serving.predictor import Predictor
     from edged.domain.protocols import Model
     from tests.device.linear import Floats
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
-from edged.device.serving import Predictor, ServingWorker
+from edged.device.serving.predictor import Predictor
+from edged.device.serving.worker import ServingWorker
 from edged.domain.judging.expert_mix import StreamModel, mix_of
 from edged.domain.judging.latencies import Latencies, LatencyPercentiles
 from edged.domain.judging.predictions import Predictions, encode

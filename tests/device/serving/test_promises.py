@@ -14,7 +14,7 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import GateConfig, ServingConfig
-from edged.device.serving import Predictor
+from edged.device.serving.predictor import Predictor
 from edged.device.web.page.history import choices
 from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.judging.predictions import encode

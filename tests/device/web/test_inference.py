@@ -19,7 +19,7 @@ from tests.device.serving.test_anomalies import SCHEMA, zeros
 from tests.device.serving.test_predictor import make_server, serving
 
 if TYPE_CHECKING:
-    from edged.device.serving import Predictor
+    from edged.device.serving.predictor import Predictor
     from tests.device.linear import Floats
 
 MODEL = "rig"

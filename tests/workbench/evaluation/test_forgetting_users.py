@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edged.domain.events import CandidateRejected, Event
-from edged.storage.recordings import Recording
+from edged.storage.recordings.rows import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.constants import configured

@@ -24,7 +24,7 @@ from edged.domain.events import TrainingStarted
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError
 from edged.storage.models.registry import Registry
-from edged.storage.recordings import read_stream
+from edged.storage.recordings.reader import read_stream
 from edged.workbench.evaluation import run
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.score import report

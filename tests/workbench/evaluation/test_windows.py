@@ -10,7 +10,7 @@ import pytest
 
 from edged.config import loader
 from edged.errors import ConfigError
-from edged.storage.recordings import read_stream
+from edged.storage.recordings.reader import read_stream
 from edged.workbench.evaluation import run
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import write_config

@@ -13,7 +13,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import loader
 from edged.domain.events import TrainingPaused
-from edged.storage.recordings import Recording
+from edged.storage.recordings.rows import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import write_config

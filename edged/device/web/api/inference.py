@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged import __version__
-from edged.device.serving import Predictor
+from edged.device.serving.predictor import Predictor
 from edged.device.web.api.prometheus_text import PREDICTION, Histogram
 from edged.device.web.api.tensors import (
     Floats,

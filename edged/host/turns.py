@@ -1,4 +1,4 @@
-"""Threads for loops: one of its own for a loop, or a few that the loops of many streams share.
+"""Threads for loops: one for a loop alone, or a few that the loops of many streams share.
 
 A loop is a `Stage` that takes turns. It sleeps until it is woken, or until its patience has ended.
 """
@@ -21,46 +21,8 @@ log = get_logger("edged.turns")
 NEVER = float("inf")
 
 
-class OwnTurns(threading.Event):
-    """Lets one stage take its turns on a thread of its own. `set` wakes it."""
-
-    shared = crowded = False
-    """Whether others use this thread, and whether they wait for it."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-        self._thread: threading.Thread | None = None
-
-    def start(self, stage: Stage) -> None:
-        """Let `stage` take turns until it says that it is over."""
-        self._thread = threading.Thread(target=self._loop, args=(stage,), name=self._name, daemon=True)
-        self._thread.start()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the last turn, at most `timeout` seconds."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-
-    @property
-    def alive(self) -> bool:
-        """Whether turns are taken."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Wait for long within a turn: nobody else needs this thread."""
-        yield
-
-    def _loop(self, stage: Stage) -> None:
-        while stage.turn(woken=self.wait(stage.patience())):
-            pass
-
-
-class SharedTurns:
-    """The turns of one stage on the threads of `TurnThreads`; as `OwnTurns`."""
-
-    shared = True
+class Turns:
+    """The turns of one stage on `threads`. `set` wakes it."""
 
     def __init__(self, threads: TurnThreads) -> None:
         self._threads = threads
@@ -103,8 +65,13 @@ class SharedTurns:
         return self.stage is not None and not self._over.is_set()
 
     @property
+    def shared(self) -> bool:
+        """Whether others use these threads."""
+        return self._threads.loops > 1
+
+    @property
     def crowded(self) -> bool:
-        """Whether others wait for this thread."""
+        """Whether others wait for these threads."""
         return self._threads.crowded
 
     @contextmanager
@@ -115,7 +82,7 @@ class SharedTurns:
 
 
 class TurnThreads:
-    """At most `count` threads for the turns of all loops of one kind; those that wait apart do not count.
+    """At most `count` threads for the turns of all `loops` of one kind; those that wait apart do not count.
 
     Who is woken first has the next turn, and waits behind all others for the one after it. `kept` threads
     have no turns that come by themselves: whoever is woken does not wait for those. Threads begin when there
@@ -125,24 +92,24 @@ class TurnThreads:
     def __init__(self, name: str, count: int, kept: int = 0) -> None:
         self._name, self._count, self._most_timed = name, count, count - kept
         self._changed = threading.Condition()
-        self._ready: deque[SharedTurns] = deque()
-        self._timed: list[tuple[float, int, SharedTurns]] = []
+        self._ready: deque[Turns] = deque()
+        self._timed: list[tuple[float, int, Turns]] = []
         self._numbers = itertools.count()
         self._own = threading.local()  # of each thread, whether its turn has come by itself
-        self._loops = self._running = self._idle = self._running_timed = 0
+        self.loops = self._running = self._idle = self._running_timed = 0
 
     @property
     def crowded(self) -> bool:
         """Whether a loop waits for a thread."""
         return bool(self._ready)
 
-    def enter(self, turns: SharedTurns) -> None:
+    def enter(self, turns: Turns) -> None:
         """Let a loop take its first turn, and from then on those that it is woken for."""
         with self._changed:
-            self._loops += 1
+            self.loops += 1
             self._put(turns)
 
-    def wake(self, turns: SharedTurns) -> None:
+    def wake(self, turns: Turns) -> None:
         """Let a loop take a turn; from any thread."""
         with self._changed:
             waits = not (turns.woken or turns.busy) and turns.stage is not None
@@ -170,7 +137,7 @@ class TurnThreads:
 
     # ---- under the lock --------------------------------------------------------------------
 
-    def _put(self, turns: SharedTurns) -> None:
+    def _put(self, turns: Turns) -> None:
         turns.busy, turns.due = True, NEVER
         self._ready.append(turns)
         self._provide()
@@ -183,7 +150,7 @@ class TurnThreads:
         else:
             self._changed.notify()
 
-    def _wait(self, turns: SharedTurns, patience: float | None) -> None:
+    def _wait(self, turns: Turns, patience: float | None) -> None:
         turns.busy = False
         if turns.woken:
             self._put(turns)
@@ -191,7 +158,7 @@ class TurnThreads:
             turns.due = time.monotonic() + patience
             self._schedule(turns)
 
-    def _schedule(self, turns: SharedTurns) -> None:
+    def _schedule(self, turns: Turns) -> None:
         """Wake a thread when a loop is due; one entry for each loop, however often its turn is put off."""
         if turns.due < turns.scheduled:
             turns.scheduled = turns.due
@@ -225,14 +192,14 @@ class TurnThreads:
                 if goes_on:
                     self._wait(turns, patience)
                     continue
-                self._loops -= 1
-                if not self._loops:
+                self.loops -= 1
+                if not self.loops:
                     self._changed.notify_all()
             turns.mark_over()
 
-    def _next(self) -> SharedTurns | None:
+    def _next(self) -> Turns | None:
         with self._changed:
-            while self._loops and self._running <= self._count:
+            while self.loops and self._running <= self._count:
                 now = time.monotonic()
                 self._collect(now)
                 if (found := self._pop_ready()) is not None:
@@ -244,7 +211,7 @@ class TurnThreads:
             self._changed.notify()  # what this thread would have taken, another may
             return None
 
-    def _pop_ready(self) -> SharedTurns | None:
+    def _pop_ready(self) -> Turns | None:
         """Remove and return the first loop that may have its turn now; None without one."""
         for place, turns in enumerate(self._ready):
             if turns.woken or self._running_timed < self._most_timed:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from edged.host.turns import SharedTurns, TurnThreads
+from edged.host.turns import Turns, TurnThreads
 
 PATIENCE = 20.0
 
@@ -16,7 +16,7 @@ class Loop:
 
     def __init__(self, name: str, threads: TurnThreads, order: list[str], last: int = 1) -> None:
         self.name, self.order, self.last = name, order, last
-        self.turns = SharedTurns(threads)
+        self.turns = Turns(threads)
         self.taken = 0
         self.woken: list[bool] = []
         self.waits: float | None = None

@@ -24,7 +24,7 @@ from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink
 from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.errors import StorageError
 from edged.host.systemd import Watchdog
-from edged.host.turns import OwnTurns, SharedTurns
+from edged.host.turns import Turns, TurnThreads
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.samples.log import SampleLog
 
@@ -89,7 +89,7 @@ class GroupCommitter:
         self._stopping = False
         self._given_up = 0
         self._overflowed = False
-        self._turns: OwnTurns | SharedTurns = OwnTurns("ingest")
+        self._turns = Turns(TurnThreads("ingest", 1))
         self.due = float("inf")
         """Monotonic time of the next commit; infinite while there is nothing to commit."""
 
@@ -107,7 +107,7 @@ class GroupCommitter:
         """Number of deliveries that are buffered and not yet acknowledged."""
         return len(self._backlog)
 
-    def start(self, turns: OwnTurns | SharedTurns) -> None:
+    def start(self, turns: Turns) -> None:
         """Wait from now on in the turns of the ingest loop."""
         self._turns = turns
 

@@ -28,7 +28,7 @@ from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import RECENT, TemporalContext
 from edged.errors import RefusedError, StorageError
 from edged.host.systemd import Watchdog
-from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
+from edged.host.turns import Turns, TurnThreads
 from edged.logs import get_logger
 from edged.storage.samples.log import SampleLog
 
@@ -93,7 +93,7 @@ class Ingestor:
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
         self._admitted: list[Submission] = []  # those that the committer does not have yet
-        self._wake: OwnTurns | SharedTurns = OwnTurns("ingest")
+        self._wake = Turns(TurnThreads("ingest", 1))
         self._flush_requests = FlushRequests()
         self._stopping = False
         self._forgetting = False
@@ -161,7 +161,7 @@ class Ingestor:
     def start(self, threads: TurnThreads | None = None) -> None:
         """Start the ingest loop, on a thread of its own or on `threads` that several streams share."""
         if threads is not None:
-            self._wake, self.idle = SharedTurns(threads), float("inf")
+            self._wake, self.idle = Turns(threads), float("inf")
         self._committer.start(self._wake)
         self._wake.start(self)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edged.domain.protocols import Stage
-from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
+from edged.host.turns import Turns, TurnThreads
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class ChangeQueue:
 
     def __init__(self) -> None:
         self.actions: deque[Callable[[], None]] = deque()
-        self._turns: OwnTurns | SharedTurns = OwnTurns("change")
+        self._turns = Turns(TurnThreads("change", 1))
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread; from any thread."""
@@ -33,7 +33,7 @@ class ChangeQueue:
     def start(self, stage: Stage, threads: TurnThreads | None) -> None:
         """Let `stage` carry out what waits, on a thread of its own or on `threads`."""
         if threads is not None:
-            self._turns = SharedTurns(threads)
+            self._turns = Turns(threads)
         self._turns.start(stage)
 
     def wake(self) -> None:

@@ -18,7 +18,7 @@ from edged.domain.drift.signals import DriftSignal
 from edged.domain.protocols import ServedModel
 from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunResult
 from edged.errors import EdgedError, RefusedError, StorageError
-from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
+from edged.host.turns import Turns, TurnThreads
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.registry import Registry
 from edged.storage.samples.erasure import erase_files
@@ -73,7 +73,7 @@ class TrainingWorker:
         self.idle: float | None = IDLE_SECONDS
         """Seconds between two looks whether a run is due; None where `look` is called while one may be."""
 
-        self._wake: OwnTurns | SharedTurns = OwnTurns("learn")
+        self._wake = Turns(TurnThreads("learn", 1))
         self._ending, self._held_until = False, 0.0
         self._orders = RunQueue(scheduler.triggers)
         self._running: QueuedRun | None = None
@@ -85,7 +85,7 @@ class TrainingWorker:
     def start(self, threads: TurnThreads | None = None) -> None:
         """Start the training loop and the loop of changes, on `threads` that several streams share if any."""
         if threads is not None:
-            self._wake, self.idle = SharedTurns(threads), None
+            self._wake, self.idle = Turns(threads), None
         self._wake.start(self)
         self._changes.start(threads)
 

@@ -21,7 +21,7 @@ from edged.clock import Clock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.token_bucket import TokenBucket
 from edged.errors import CorruptError, StorageError
-from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
+from edged.host.turns import Turns, TurnThreads
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
 from edged.storage.outbox.queue import Outbox
@@ -84,7 +84,7 @@ class StoreAndForward:
         self.idle: float | None = HOLD_SECONDS
         """Seconds between two turns while nothing waits; None where `look` is called regularly."""
         self._erasures: SimpleQueue[Future[int]] = SimpleQueue()
-        self._wake: OwnTurns | SharedTurns = OwnTurns("forward")
+        self._wake = Turns(TurnThreads("forward", 1))
         self._ending, self._held_until = False, 0.0
 
     # ---- what other threads call ---------------------------------------------------------------
@@ -92,7 +92,7 @@ class StoreAndForward:
     def start(self, threads: TurnThreads | None = None) -> None:
         """Begin to write down and to send what waits, on `threads` if several streams share them."""
         if threads is not None:
-            self._wake, self.idle = SharedTurns(threads), None
+            self._wake, self.idle = Turns(threads), None
         self._wake.start(self)
 
     def look(self) -> None:

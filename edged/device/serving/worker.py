@@ -20,7 +20,7 @@ from edged.domain.protocols import ModelSupervisor
 from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.errors import ModelError
 from edged.host.systemd import Watchdog
-from edged.host.turns import OwnTurns, SharedTurns, TurnThreads
+from edged.host.turns import Turns, TurnThreads
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ServingWorker:
         )
         self._turn = threading.Lock()  # held by the one thread that is serving: all else here is for that one
         self._answer_seconds = float("inf")  # seconds that the last answers took
-        self._turns: OwnTurns | SharedTurns = OwnTurns("serve")
+        self._turns = Turns(TurnThreads("serve", 1))
         self._callers: TurnThreads | None = None
         self.errors = 0
         self.idle: float | None = IDLE_SECONDS
@@ -89,7 +89,7 @@ class ServingWorker:
         Those that submit then take turns on `callers`.
         """
         if threads is not None:
-            self._turns, self.idle, self._callers = SharedTurns(threads), None, callers
+            self._turns, self.idle, self._callers = Turns(threads), None, callers
         self._turns.start(self)
 
     def stop(self, timeout: float = 5.0) -> None:

@@ -184,7 +184,7 @@ def test_stopping_while_the_disk_fails_is_quick_and_leaves_all_to_the_broker(doc
         dock.ingestor.receive(delivery(mid))
     wait_until(lambda: dock.committer.failed_commits >= 1)
     dock.ingestor.stop(5.0)
-    assert "ingest" not in {thread.name for thread in threading.enumerate()}
+    wait_until(lambda: "ingest" not in {thread.name for thread in threading.enumerate()})
     assert (dock.acknowledged, dock.stored(), len(predicted(dock))) == ([], 0, 10)
 
 

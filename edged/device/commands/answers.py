@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -37,8 +36,8 @@ class CommandDelivery(Sender, Protocol):
     epoch: int
 
 
-class LocalCommand(abc.ABC):
-    """A command from within this process; subclasses receive its answers.
+class HttpCommand:
+    """A command of an HTTP request; `receive` takes each answer, encoded as JSON, on any thread.
 
     At QoS 0 and without a packet id: it needs no acknowledgement and is never redelivered. `token`: its
     sender has shown a token for control.
@@ -51,16 +50,13 @@ class LocalCommand(abc.ABC):
     epoch: int = 0
     response_topic: str | None = None
     correlation: bytes | None = None
-    via: str = "local"  # how the audit log names it
+    via: str = "http"  # how the audit log names it
 
-    def __init__(self, topic: str, payload: bytes, *, token: bool = False) -> None:
+    def __init__(self, topic: str, payload: bytes, receive: Callable[[bytes], None], *, token: bool) -> None:
         self.topic = topic
         self.payload = payload
+        self.receive = receive
         self.token = token
-
-    @abc.abstractmethod
-    def answered(self, payload: bytes) -> None:
-        """Receive one answer, encoded as JSON; called from any thread."""
 
 
 class CommandAnswers:
@@ -107,8 +103,8 @@ class CommandAnswers:
         Else on the default topic, spelled as the command's topic was.
         """
         payload = encoded(answer)
-        if isinstance(sender, LocalCommand):
-            sender.answered(payload)
+        if isinstance(sender, HttpCommand):
+            sender.receive(payload)
             return
         topic = sender.response_topic
         if topic is None or not self._may_answer_on(topic):

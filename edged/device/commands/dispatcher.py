@@ -18,7 +18,7 @@ from edged.config import CommandsConfig
 from edged.device.commands.answers import (
     CommandAnswers,
     CommandDelivery,
-    LocalCommand,
+    HttpCommand,
     TaskReporter,
     command_of,
     encoded,
@@ -144,7 +144,7 @@ class CommandDispatcher:
             self._freshness.check(name, request, self._clock.now(), self._journal.command_horizon())
             signer = None
             if self._authority is not None:
-                token = isinstance(delivery, LocalCommand) and delivery.token
+                token = isinstance(delivery, HttpCommand) and delivery.token
                 signer = self._authority.authorise(name, request, delivery.payload, token=token)
             request = {
                 field: value for field, value in request.items() if field != SIGNER

@@ -11,7 +11,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from edged.clock import Clock
-from edged.device.commands.answers import CommandAnswers, CommandDelivery, LocalCommand, command_of
+from edged.device.commands.answers import CommandAnswers, CommandDelivery, HttpCommand, command_of
 from edged.domain.commands.signatures import Authority
 from edged.domain.commands.tasks import RunningCommands
 from edged.domain.token_bucket import TokenBucket
@@ -130,8 +130,8 @@ class CommandInbox:
         return False
 
     def _is_trusted(self, delivery: CommandDelivery) -> bool:
-        if isinstance(delivery, LocalCommand):
-            return delivery.via == "http"
+        if isinstance(delivery, HttpCommand):
+            return True
         return self._authority is not None and self._authority.is_fresh(
             command_of(delivery), delivery.payload
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from edged.device.commands.answers import LocalCommand
+from edged.device.commands.answers import HttpCommand
 from edged.device.commands.inbox import CommandInbox
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.bridge import answer_within, soon
@@ -35,20 +35,6 @@ COMMANDS = (
     "unpin",
 )  # fmt: skip
 ANYBODY_WHO_INFERS = ("label", "labels.confirm")
-
-
-class HttpCommand(LocalCommand):
-    """A command of one HTTP request; `receive` is called with each answer, on the event loop."""
-
-    via = "http"
-
-    def __init__(self, topic: str, payload: bytes, receive: Callable[[bytes], None], *, token: bool) -> None:
-        super().__init__(topic, payload, token=token)
-        self._loop, self._receive = asyncio.get_running_loop(), receive
-
-    def answered(self, payload: bytes) -> None:
-        """Pass an answer to the event loop; called from any thread."""
-        soon(self._loop, self._receive, payload)
 
 
 class Commands:
@@ -84,7 +70,8 @@ class Commands:
         return as_json(answer, status)
 
     async def _answer(self, name: str, payload: bytes, fields: Fields, *, token: bool) -> dict[str, Any]:
-        first: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        first: asyncio.Future[dict[str, Any]] = loop.create_future()
 
         def receive(encoded: bytes) -> None:
             answer = json.loads(encoded)
@@ -95,7 +82,8 @@ class Commands:
             else:
                 first.set_result(answer)
 
-        self._inbox.receive(HttpCommand(f"{self._root}/request/{name}", payload, receive, token=token))
+        topic = f"{self._root}/request/{name}"
+        self._inbox.receive(HttpCommand(topic, payload, partial(soon, loop, receive), token=token))
         return await answer_within(first)
 
 

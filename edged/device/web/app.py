@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse
 from starlette.routing import Route, Router
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
 from edged.device.web.api.ingest import IngestEndpoints
 from edged.device.web.api.metrics import Metrics
-from edged.device.web.api.prometheus_text import CONTENT_TYPE, PrometheusText
 from edged.device.web.api.timeline import TimelineEndpoints
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.authentication import Scope as Right
@@ -126,8 +124,6 @@ class Switch:
             await refusal(HttpError(503, "no stream runs", kind="path"))(scope, receive, send)
         elif path == "/":
             await RedirectResponse(f"{STREAMS}{min(self._sites)}/", 307)(scope, receive, send)
-        elif path == "/metrics":
-            await self._metrics(scope, receive, send)
         elif path.startswith(STREAMS):
             name, slash, rest = path.removeprefix(STREAMS).partition("/")
             if not slash and name in self._sites:
@@ -139,7 +135,7 @@ class Switch:
         elif path.startswith(("/v1/", "/api/")):
             given = parse_qs(scope["query_string"].decode("latin-1")).get("stream", [""])[-1]
             await self._pass(given, scope, receive, send)
-        else:  # the server's own: health, metadata, static files
+        else:  # the server's own: health, metadata, metrics of all streams, static files
             await self._pass(min(self._sites), scope, receive, send)
 
     async def _pass(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,27 +147,3 @@ class Switch:
             await refusal(problem)(scope, receive, send)
             return
         await site.app(scope, receive, send)
-
-    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The metrics of all streams, for whom the application of one of them lets in."""
-        sites, status = dict(self._sites), list[int]()
-
-        async def heard(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                status.append(message["status"])
-            if status != [200]:
-                await send(message)
-
-        await sites[min(sites)].app(scope, receive, heard)
-        if status == [200]:
-            text = await asyncio.to_thread(all_metrics, sites)
-            await Response(text, 200, {"cache-control": "no-store"}, CONTENT_TYPE)(scope, receive, send)
-
-
-def all_metrics(sites: Mapping[str, Site]) -> str:
-    """Write the figures of all streams, each with the label `stream`, and those of the device once."""
-    page = PrometheusText()
-    sites[min(sites)].metrics.of_device(page)
-    for name in sorted(sites):
-        page.add(sites[name].metrics.of_stream(PrometheusText(stream=name)))
-    return page.text()

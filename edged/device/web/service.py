@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +49,10 @@ log = get_logger("edged.web")
 class Site:
     """What the web server knows of one stream: its endpoints, behind the guard in `app`.
 
-    `streams` are the names of all streams of the device, if it has several; `thread` makes predictions.
+    `sites` are those of all streams of the device, by their names; `thread` makes predictions.
     """
 
-    def __init__(self, parts: WebParts, access: Access, streams: Collection[str], thread: Executor) -> None:
+    def __init__(self, parts: WebParts, access: Access, sites: Mapping[str, Site], thread: Executor) -> None:
         config, pipeline, status = parts.config, parts.pipeline, parts.status
         device = pipeline.config
         self._pipeline = pipeline
@@ -66,7 +66,13 @@ class Site:
         )
         refused: Counter[str] = Counter()
         self.metrics = Metrics(
-            pipeline, status, inference=self.inference, bridge=self.bridge, feed=self.feed, refused=refused
+            pipeline,
+            status,
+            inference=self.inference,
+            bridge=self.bridge,
+            feed=self.feed,
+            refused=refused,
+            everybody=lambda: {name: site.metrics for name, site in dict(sites).items()},
         )
         self._page = PageState(pipeline.registry.get_value(HISTORY))
         self._timeline = TimelineEndpoints(pipeline, self._page)
@@ -80,7 +86,7 @@ class Site:
             commands=Commands(parts.inbox, device.topic_root, self.feed, self._page),
             ingest=IngestEndpoints(device.stream, self.bridge),
             feed=self.feed,
-            page=Page(pipeline, status, self._page, vitals, parts.reviews, streams),
+            page=Page(pipeline, status, self._page, vitals, parts.reviews, sites if device.name else ()),
             timeline=self._timeline,
         )
         self.app = application(
@@ -177,7 +183,7 @@ class Web:
         self._thread = ThreadPoolExecutor(1, "web-predict")
         self.sites: dict[str, Site] = {}
         for name, own in parts.items():
-            self.sites[name] = Site(own, self._access, self.sites if name else (), self._thread)
+            self.sites[name] = Site(own, self._access, self.sites, self._thread)
         app = Switch(self.sites) if device.name else self.sites[""].app
         self._listener = HttpListener(app, sockets)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import Counter
+from collections.abc import Callable, Mapping
 from itertools import product
 
 from starlette.requests import Request
@@ -31,6 +32,7 @@ class Metrics:
     """Writes the page `/metrics`, and counts between scrapes what no other part counts.
 
     All its partners are only read; `refused` are the requests that the application rejected, by reason.
+    `everybody` returns the metrics of all streams by their names, this one among them.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Metrics:
         bridge: ServingBridge,
         feed: EventStream,
         refused: Counter[str],
+        everybody: Callable[[], Mapping[str, Metrics]],
     ) -> None:
+        self._everybody = everybody
         self._pipeline = pipeline
         self._status = status
         self._inference = inference
@@ -69,12 +73,14 @@ class Metrics:
             self._drifts[event.signal.source, event.signal.level.name.lower()] += 1
 
     async def scrape(self, _: Request) -> Response:
-        """Endpoint `/metrics`; reads on another thread, as the disk might be slow."""
+        """Endpoint `/metrics`, of all streams; reads on another thread, as the disk might be slow."""
         return Response(await asyncio.to_thread(self.page), 200, {"cache-control": "no-store"}, CONTENT_TYPE)
 
     def page(self) -> str:
-        """Write all figures as Prometheus text."""
-        page = self.of_stream(PrometheusText())
+        """Write the figures of the device and its streams, with the label `stream` if there are several."""
+        page = PrometheusText()
+        for name, metrics in sorted(self._everybody().items()):
+            page.add(metrics.of_stream(PrometheusText(**({"stream": name} if name else {}))))
         self.of_device(page)
         return page.text()
 

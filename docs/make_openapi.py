@@ -131,7 +131,6 @@ DESCRIBED: dict[str, dict[str, Any]] = {
         "answer": (JSON, obj(key={"type": ["string", "null"]}, samples=WHOLE)),
     },
     "/static/{name}": {"answer": ("*/*", TEXT)},
-    "/api/session": {"answer": (JSON, SESSION)},
     "/api/login": {"requestBody": json_body(obj(code=TEXT)), "answer": (JSON, SESSION)},
     "/api/logout": {"requestBody": json_body(ANY), "status": "204"},
     "/api/labels/suspects": {

@@ -97,7 +97,6 @@ def routes(endpoints: Endpoints) -> list[Route]:
         get("/api/timeline", endpoints.timeline.picture, "read"),
         get("/api/timeline/count", endpoints.timeline.count, "read"),
         get("/static/{name}", Assets().file),
-        get("/api/session", login.session),
         post("/api/login", login.begin),
         post("/api/logout", login.log_out),
         get("/api/labels/suspects", endpoints.page.suspects, "read"),

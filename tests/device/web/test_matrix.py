@@ -45,7 +45,6 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/api/labels/suspects": ("GET", ("read", "control")),
     "/api/timeline": ("GET", ("read", "control")),
     "/api/timeline/count": ("GET", ("read", "control")),
-    "/api/session": ("GET", ()),
     "/api/login": ("POST", ()),
     "/api/logout": ("POST", ()),
     "/api/events": ("GET", ("read", "control")),
@@ -305,7 +304,6 @@ class TestSessions:
 
     def test_a_session_does_what_its_code_opens(self, site: Site) -> None:
         browser, _ = self.login(site, "read")
-        assert browser("GET", "/api/session").json["scopes"] == ["read"]
         assert browser("GET", "/api/status").status == 200
         assert browser("GET", "/metrics").status == 403
 
@@ -334,15 +332,13 @@ class TestSessions:
     def test_a_session_of_the_wrong_scope_can_be_ended_or_replaced(self, site: Site) -> None:
         browser, csrf = self.login(site, "scrape")
         assert browser("GET", "/api/status").status == 403
-        told = browser("GET", "/api/session").json
-        assert told == {"scopes": ["scrape"], "csrf": csrf}
         answer = browser("POST", "/api/login", {"code": site.code("read")}, x_csrf_token=csrf)
         cookie = answer.headers["set-cookie"].partition(";")[0]
         assert Client(site.port, None, {"cookie": cookie})("GET", "/api/status").status == 200
         assert browser("GET", "/metrics").status == 401, "the session before has ended"
         again, csrf = self.login(site, "scrape")
         assert again("POST", "/api/logout", {}, x_csrf_token=csrf).status == 204
-        assert again("GET", "/api/session").json == {"scopes": [], "csrf": None}
+        assert again("GET", "/metrics").status == 401
 
     def test_made_up_cookies_open_nothing(self, site: Site) -> None:
         for cookie in ("edged_session=", "edged_session=x", "edged_session=\xe9;;;=", "x"):

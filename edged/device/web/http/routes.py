@@ -171,17 +171,13 @@ async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Login:
-    """Endpoints `/api/session` and `/api/login`, `/api/logout`: a code is sent once, for a session."""
+    """Endpoints `/api/login` and `/api/logout`: a code is sent once, for a session."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    async def session(self, request: Request) -> Response:
-        """Return the scopes of this browser, and the CSRF token that its requests must carry."""
-        return as_json(_pass_fields(request.scope["edged.pass"]))
-
     async def begin(self, request: Request) -> Response:
-        """Exchange `{"code": …}`, a pairing code, for a session cookie."""
+        """Exchange `{"code": …}`, a pairing code, for a session cookie, its scopes and its CSRF token."""
         code, address = await _code(request), address_of(request.scope)
         if self._access.attempts.exhausted(address):
             raise wrong_token(self._access, address)  # a code is short: those who guess do not go on
@@ -190,7 +186,7 @@ class Login:
             raise wrong_token(self._access, address)
         cookie, granted = found
         await self._log_out(request.scope)  # a browser has one session
-        response = as_json(_pass_fields(granted))
+        response = as_json({"scopes": sorted(granted.scopes), "csrf": granted.csrf})
         name, secure = session_cookie(request.scope)
         response.set_cookie(
             name, cookie, int(SESSION_SECONDS), secure=secure, httponly=True, samesite="strict"
@@ -209,10 +205,6 @@ class Login:
         session = session_of(scope)
         if session is not None:
             await asyncio.to_thread(self._access.logout, session)
-
-
-def _pass_fields(granted: Pass) -> dict[str, Any]:
-    return {"scopes": sorted(granted.scopes), "csrf": granted.csrf}
 
 
 async def _code(request: Request) -> str:

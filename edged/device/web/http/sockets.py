@@ -50,11 +50,11 @@ def _is_usable(path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=lambda: "")
-    except (OSError, ValueError) as problem:
+        check_certificate(path, path)
+    except ConfigError as problem:
         log.warning(
             "web_certificate_damaged",
-            problem=str(problem),
+            problem=problem.what,
             remedy="a new one is made: compare its fingerprint (edged web pair CONFIG) in each browser",
         )
         return False
@@ -174,8 +174,6 @@ def _certificate(config: WebConfig, state: Path | None) -> tuple[Path, Path] | N
 
 def check_certificate(certificate: Path, key: Path) -> None:
     """Raise ConfigError when a certificate or its key cannot be used."""
-    import ssl
-
     try:
         # A pass phrase is asked for on the terminal otherwise, where nobody is.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")

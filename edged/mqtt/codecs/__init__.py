@@ -16,7 +16,7 @@ from edged.config.formats import OBJECTS
 from edged.domain.protocols import MessagePublisher
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading
-from edged.mqtt.codecs import json
+from edged.mqtt.codecs import parsers
 from edged.mqtt.codecs.labels import LabelTopicCodec
 from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, Parse
 
@@ -53,12 +53,12 @@ def sample_codec(
     if stream.joined:
         from edged.mqtt.codecs.joined import JoinedCodec
 
-        codec = JoinedCodec(stream, json.parse_lenient if stream.codec == "json" else parser_of(stream))
+        codec = JoinedCodec(stream, parsers.parse_lenient if stream.codec == "json" else parser_of(stream))
     elif stream.codec in OBJECTS:
         codec = ObjectCodec(stream, parser_of(stream), text=stream.codec not in _MAPS)
     else:
         module, name = _PLACES[stream.codec]
-        codec = getattr(_module(module), name)(stream, **more)
+        codec = getattr(import_module(f"edged.mqtt.codecs.{module}"), name)(stream, **more)
     return _inflated(codec, stream)
 
 
@@ -67,7 +67,7 @@ def label_codec(stream: StreamConfig) -> Decoder[LabelReading | HoldReading]:
 
     Raises UnavailableError when a package that the codec needs is not installed.
     """
-    parse = parser_of(stream) if stream.codec in _MAPS else json.parse_any
+    parse = parser_of(stream) if stream.codec in _MAPS else parsers.parse_any
     codec: Decoder[Any] = ObjectLabelCodec(stream, parse)
     if stream.near_label is not None:
         codec = LabelTopicCodec(stream, stream.near_label, parse)
@@ -79,11 +79,11 @@ def parser_of(stream: StreamConfig) -> Parse:
 
     Raises UnavailableError when a package that it needs is not installed.
     """
-    return json.parse_any if stream.codec == "json" else _module(stream.codec).parser()
-
-
-def _module(name: str) -> Any:
-    return import_module(f"edged.mqtt.codecs.{name}")
+    if stream.codec == "cbor":
+        return parsers.cbor_values(text_keys=True)
+    if stream.codec == "msgpack":
+        return parsers.msgpack_values()
+    return parsers.parse_influx if stream.codec == "influx" else parsers.parse_any
 
 
 def _inflated(codec: Decoder[T], stream: StreamConfig) -> Decoder[T]:

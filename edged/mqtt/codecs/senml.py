@@ -14,9 +14,8 @@ from edged.clock import Clock, SystemClock
 from edged.config import StreamConfig
 from edged.domain.stream.sample import Decoded
 from edged.errors import RejectedSampleError, UnavailableError
-from edged.mqtt.codecs.cbor import cbor_values
-from edged.mqtt.codecs.json import parse_any
 from edged.mqtt.codecs.objects import ReadingFields
+from edged.mqtt.codecs.parsers import cbor_values, parse_any
 from edged.mqtt.field_access import FLOAT32_MAX, parse_time
 
 VERSION = 10

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from edged.domain.line_protocol import parse as parse_lines
 from edged.domain.stream.value_words import KNOWN_WORDS, number_of
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.json import parse_lenient
+from edged.mqtt.codecs.parsers import parse_lenient
 from edged.mqtt.field_access import parse_time
 
 Kind = Literal["number", "on/off", "word", "time", "text", "numbers", "nothing"]

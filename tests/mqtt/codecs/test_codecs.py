@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from edged.config import StreamConfig
 from edged.domain.stream.sample import Reading
 from edged.errors import ConfigError, RejectedSampleError
-from edged.mqtt.codecs.json import parse_any
 from edged.mqtt.codecs.objects import ObjectCodec
+from edged.mqtt.codecs.parsers import parse_any
 
 REASONS = {
     "too_big", "not_json", "too_deep", "missing_field", "wrong_type", "shape", "not_finite",

@@ -19,9 +19,8 @@ from edged.domain.stream.observation import Observation
 from edged.domain.stream.sample import Reading
 from edged.errors import RefusedError, RejectedSampleError
 from edged.mqtt.codecs import label_codec, sample_codec
-from edged.mqtt.codecs.influx import in_nanoseconds
-from edged.mqtt.codecs.json import parse_any
 from edged.mqtt.codecs.objects import POSITIONAL, records_of, the_object
+from edged.mqtt.codecs.parsers import in_nanoseconds, parse_any
 from edged.mqtt.field_access import MISSING, field
 from edged.mqtt.topics import is_one_of, only_topic
 

@@ -18,7 +18,7 @@ from edged.device.web.limits import MAX_BODY, MAX_ROWS
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.schema import Schema
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.json import parse
+from edged.mqtt.codecs.parsers import parse
 from edged.mqtt.field_access import numbers
 
 INPUT = "x"

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 from edged.config import StreamConfig
 from edged.config.features import FeatureConfig
-from edged.domain.labels.held_labels import HeldLabels, ends
+from edged.domain.labels.held_labels import HeldLabels, ends, label_of
 from edged.domain.stream.joining import Joining
 from edged.domain.stream.observation import HoldReading, Observation
 from edged.domain.stream.sample import LabelValue, Reading
+from edged.domain.stream.schema import Schema
 from edged.domain.stream.value_words import number_of
 from edged.errors import ConfigError, RejectedSampleError
 from edged.storage.recordings.rows import ABSENT, LeftOut, Roles, Source, Wanted, find_roles, seconds, text
 
-if TYPE_CHECKING:
-    from edged.storage.recordings.samples import LabelCells
+_REMEMBERED = 1000  # labels
+
+
+class LabelCells:
+    """Reads labels; those that the stream does not know are counted in `refused`, their samples have none."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._known: dict[tuple[type, str], LabelValue] = {}
+        self.refused = LeftOut()
+
+    def label(self, cell: Any, row: int) -> LabelValue | None:
+        """A name of a class, or a number, also one that is written as text; None for an empty cell."""
+        stripped = text(cell)
+        if self._schema.task in ("reconstruct", "forecast") or not stripped or stripped.lower() == "nan":
+            return None
+        self.refused.total += 1
+        try:
+            return self._known[type(cell), stripped]
+        except KeyError:
+            label = self._parsed(stripped if isinstance(cell, str) else cell, row)
+            if label is not None and len(self._known) < _REMEMBERED:
+                self._known[type(cell), stripped] = label
+            return label
+
+    def _parsed(self, value: Any, row: int) -> LabelValue | None:
+        try:
+            return label_of(value, self._schema)
+        except RejectedSampleError as problem:
+            if isinstance(value, str):
+                with suppress(ValueError, RejectedSampleError):
+                    return self._schema.parse_label(float(value))  # such as 1.0 for class 1
+            self.refused.add(f"an unknown value ({problem.what})", row)
+            return None
 
 
 class JoinedRows:

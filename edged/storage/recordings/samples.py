@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.config import StreamConfig
 from edged.config.features import FixedKey
-from edged.domain.labels.held_labels import label_of
-from edged.domain.stream.sample import Batch, LabelValue, Reading
-from edged.domain.stream.schema import Schema
+from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.stream.windowing import Windowing, WindowRules
-from edged.errors import ConfigError, RejectedSampleError
+from edged.errors import ConfigError
 from edged.storage.recordings.frame import Frame
-from edged.storage.recordings.joined_rows import JoinedRows
+from edged.storage.recordings.joined_rows import JoinedRows, LabelCells
 from edged.storage.recordings.npz import NpzSource
 from edged.storage.recordings.reader import format_of, open_source, read_stream, readable
 from edged.storage.recordings.rows import (
@@ -34,45 +30,10 @@ from edged.storage.recordings.rows import (
     check_rows,
     find_roles,
     row_blocks,
-    text,
 )
 
 LONGEST_KEY, LONGEST_ID = 256, 128  # as in messages
 _ROWS = 8192
-_REMEMBERED = 1000  # labels
-
-
-class LabelCells:
-    """Reads labels; those that the stream does not know are counted in `refused`, their samples have none."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self._known: dict[tuple[type, str], LabelValue] = {}
-        self.refused = LeftOut()
-
-    def label(self, cell: Any, row: int) -> LabelValue | None:
-        """A name of a class, or a number, also one that is written as text; None for an empty cell."""
-        stripped = text(cell)
-        if self._schema.task in ("reconstruct", "forecast") or not stripped or stripped.lower() == "nan":
-            return None
-        self.refused.total += 1
-        try:
-            return self._known[type(cell), stripped]
-        except KeyError:
-            label = self._parsed(stripped if isinstance(cell, str) else cell, row)
-            if label is not None and len(self._known) < _REMEMBERED:
-                self._known[type(cell), stripped] = label
-            return label
-
-    def _parsed(self, value: Any, row: int) -> LabelValue | None:
-        try:
-            return label_of(value, self._schema)
-        except RejectedSampleError as problem:
-            if isinstance(value, str):
-                with suppress(ValueError, RejectedSampleError):
-                    return self._schema.parse_label(float(value))  # such as 1.0 for class 1
-            self.refused.add(f"an unknown value ({problem.what})", row)
-            return None
 
 
 class FileReader:

@@ -28,12 +28,16 @@ import paho.mqtt.client as mqtt
 import yaml
 from paho.mqtt.enums import CallbackAPIVersion
 
+from edged.clock import SystemClock
+from edged.device.web.http.authentication import PAIRED
+from edged.storage.web_access import Pairing
 from edged.workbench.demo.broker import embedded_broker, free_port
 
 CHROMIUM = os.environ.get("EDGED_CHROMIUM", "/usr/bin/chromium")
 OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 SIZES = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
-TOKEN = "picture-" + "0123456789abcdef" * 2
+STATES: dict[str, Path] = {}
+"""State directories of the devices, by the addresses of their pages."""
 PATIENCE = 120.0  # seconds for a device to come into the state of a picture
 PRESS = {
     "stream": {"topic": "sensors/#", "key": "topic:1", "features": ["temp", "vib.x", "vib.y"],
@@ -97,20 +101,20 @@ class Plant:
 def device(name: str, folder: Path, broker: int, sections: dict[str, Any]) -> Iterator[str]:
     """One `edged run`; the address of its page."""
     port, path = free_port(), folder / f"{name}.yaml"
-    (folder / "token").write_text(TOKEN, encoding="utf-8")
-    (folder / "token").chmod(0o600)
     settings = {
         "device": {"id": name},
         "mqtt": {"host": "127.0.0.1", "port": broker},
         "storage": {"dir": str(folder / name)},
-        "web": {"listen": f"127.0.0.1:{port}", "tokens": {"control": str(folder / "token")}},
+        "web": {"listen": f"127.0.0.1:{port}"},
         "report": {"every": "1s"},
     }
     path.write_text(yaml.safe_dump(settings | sections), encoding="utf-8")
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "edged", "run", str(path)], stdout=log, stderr=log)
     try:
-        yield f"http://127.0.0.1:{port}/"
+        url = f"http://127.0.0.1:{port}/"
+        STATES[url] = folder / name
+        yield url
     finally:
         process.terminate()
         process.wait(30)
@@ -147,7 +151,7 @@ class Camera:
             context = self._browser.new_context(viewport=size, color_scheme=self._theme)
             page = context.new_page()
             page.goto(url)
-            page.fill("#token", TOKEN)
+            page.fill("#code", Pairing(STATES[url], SystemClock()).new_code(PAIRED["control"]))
             page.keyboard.press("Enter")
             page.wait_for_selector("#leave")
             page.wait_for_selector("#line.live", state="attached")

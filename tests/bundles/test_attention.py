@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings of newer opsets: values as in the specification, and their gradients."""
+"""Attention of newer opsets: values as in the specification, and their gradients."""
 
 from __future__ import annotations
 
@@ -96,23 +96,6 @@ CASES = [
     attention(four() | {"m": of(2, 3, 4)}, "", "q, k, v, m"),
     attention(four() | {"m": of(3, 3)}, "", "q, k, v, m"),
 ]
-ANGLES = {"cosine": of("b", 3, 2), "sine": of("b", 3, 2)}
-TURNS = np.outer(np.arange(7), [1, 0.3]).astype(np.float32)
-TABLES = {"cosine": np.cos(TURNS), "sine": np.sin(TURNS), "places": labels(7, "b", 3)}
-CASES += [
-    Case(f"y = RotaryEmbedding{form}(x, cosine, sine{', places' if 'places' in tensors else ''})",
-         tensors | {"x": of("b", *sizes)}, rows=(3, 1), opset=23,
-         fixed=() if tensors is ANGLES else ("cosine", "sine"))
-    for tensors in (ANGLES, TABLES)
-    for form, sizes in (
-        ("", (2, 3, 4)),
-        ("<interleaved = 1>", (2, 3, 4)),
-        ("<num_heads = 2>", (3, 8)),
-        ("<num_heads = 2, interleaved = 1>", (3, 8)),
-        ("<rotary_embedding_dim = 4>", (2, 3, 6)),
-        ("<rotary_embedding_dim = 4, num_heads = 2, interleaved = 1>", (3, 12)),
-    )
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.opset <= NEWEST], ids=str)
@@ -133,15 +116,12 @@ def parameters(body: str, tensors: dict[str, Any], sizes: list[int]) -> list[str
     return parameter_names(conform(model).graph)
 
 
-def test_masks_and_tables_of_angles_are_no_parameters() -> None:
+def test_masks_are_no_parameters() -> None:
     mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
     body = f"v = MatMul(x, w) y = Attention<{HEADS}>(x, x, v, mask)"
     assert parameters(body, {"mask": mask}, [4, 6]) == ["w"]
     assert parameters(body, {"mask": np.maximum(mask, -1e9)}, [4, 6]) == ["w"]
     assert parameters(body, {"mask": np.maximum(mask, -2)}, [4, 6]) == ["w", "mask"]
-    tables = {"cosine": of(1, 4, 1), "sine": of(1, 4, 1)}
-    body = "v = MatMul(x, w) y = RotaryEmbedding<num_heads = 3>(v, cosine, sine)"
-    assert parameters(body, tables, [4, 6]) == ["w"]
 
 
 def test_heads_of_unknown_number_are_refused_by_name() -> None:

@@ -1,7 +1,6 @@
-"""Attention and rotary embeddings of opset 23 and later, written in older operators.
+"""Attention of opset 23 and later, written in older operators.
 
-Vaswani et al. 2017, "Attention is all you need"; Su et al. 2021, "RoFormer". Definitions as in the ONNX
-operator specification.
+Vaswani et al. 2017, "Attention is all you need". Definition as in the ONNX operator specification.
 """
 
 from __future__ import annotations
@@ -128,46 +127,3 @@ def _mask(node: onnx.NodeProto, mask: str, keys: int | None, to: Informed) -> st
         return added
     amounts = [*[0] * (2 * len(shape) - 1), missing]
     return to.add("Pad", [added, to.sizes(*amounts), to.number(LOW)], domain=WAITING)
-
-
-# ---- rotary embedding -----------------------------------------------------------------------------
-
-
-def rotary_embedding(node: onnx.NodeProto, to: Informed) -> None:
-    """Pairs of values turned by an angle that grows with their place: (x·cos − y·sin, x·sin + y·cos)."""
-    given, (x, cosine, sine) = attributes_of(node), node.input[:3]
-    shape, apart = to.shape(x, node), len(to.shape(x, node)) == 4
-    heads = given.get("num_heads", 0)
-    width = shape[-1] if apart else shape[-1] and heads and shape[-1] // heads
-    if not width:
-        raise untrainable(node, "the size of its heads is not known")
-    if not apart:
-        x = to.add("Reshape", [x, to.sizes(0, 0, heads, width)])
-    turned = given.get("rotary_embedding_dim", 0) or width
-    step = 2 if given.get("interleaved", 0) else 1
-    begin, end = ((0, turned), (1, turned)) if step == 2 else ((0, turned // 2), (turned // 2, turned))
-    first, second = (_cut(x, *bounds, step, to) for bounds in (begin, end))
-    angles = []
-    for table in (cosine, sine):
-        rows = to.add("Gather", [table, node.input[3]], axis=0) if _input(node, 3) else table
-        angles.append(to.add("Unsqueeze", [rows, to.sizes(1 if apart else 2)]))
-    real, imaginary = (
-        to.add(sign, [to.add("Mul", [first, one]), to.add("Mul", [second, other])])
-        for sign, one, other in (("Sub", *angles), ("Add", *angles[::-1]))
-    )
-    if step == 2:
-        pairs = [to.add("Unsqueeze", [part, to.sizes(-1)]) for part in (real, imaginary)]
-        parts = [to.add("Reshape", [to.add("Concat", pairs, axis=-1), to.sizes(0, 0, 0, -1)])]
-    else:
-        parts = [real, imaginary]
-    if turned < width:
-        parts.append(_cut(x, turned, width, 1, to))
-    if apart:
-        to.add("Concat", parts, node.output[0], axis=-1)
-    else:
-        to.add("Reshape", [to.add("Concat", parts, axis=-1), to.sizes(0, 0, -1)], node.output[0])
-    to.nodes[-1].name = node.name
-
-
-def _cut(x: str, start: int, end: int, step: int, to: Informed) -> str:
-    return to.add("Slice", [x, *(to.sizes(number) for number in (start, end, -1, step))])

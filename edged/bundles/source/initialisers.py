@@ -18,7 +18,7 @@ from edged.bundles.graph.writer import attributes_of
 # What keeps zeros zeros, whatever shape it gives them.
 _SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 # Places of inputs that are numbers and no weights.
-_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3), "RotaryEmbedding": (1, 2)}
+_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3)}
 # What a mask adds where nothing is to be seen is at most this.
 _HIDDEN = -1e4
 # What PyTorch's exporters call tensors that are no parameters of the module.

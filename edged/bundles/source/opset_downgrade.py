@@ -13,15 +13,15 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edged.bundles.autodiff.rules.pooling import covered
-from edged.bundles.autodiff.rules.windows import Windows
 from edged.bundles.graph.edit import opset_of
 from edged.bundles.graph.templates import OPSET
 from edged.bundles.graph.writer import attributes_of, untrainable
-from edged.bundles.source.attention import attention, rotary_embedding
+from edged.bundles.source.attention import attention
 from edged.bundles.source.initialisers import fix_settings
 from edged.bundles.source.known import WAITING, Informed
 from edged.errors import BundleError
+
+_OLDER = f"export with opset_version={OPSET}"
 
 
 def mish(node: onnx.NodeProto, to: Informed) -> None:
@@ -147,76 +147,43 @@ def reduction(node: onnx.NodeProto, to: Informed) -> None:
     to.add(operator, [node.input[0]] * (2 if operator == "Mul" else 1), node.output[0])
 
 
-def average_pool(node: onnx.NodeProto, to: Informed) -> None:
-    """As it is; with dilations the sum over every window, a convolution with ones, over the values in it."""
-    given, x = attributes_of(node), node.input[0]
-    if set(given.get("dilations", [1])) == {1}:
-        as_before(node, to, without=["dilations"])
-        return
-    _, channels, *sizes = to.shape(x, node)
-    if channels is None or None in sizes:
-        raise untrainable(node, "it has dilations, and the size of its input is not known")
-    if given.get("count_include_pad", 0) and given.get("ceil_mode", 0):
-        raise untrainable(node, "it counts padding, and windows that reach beyond it (ceil_mode)")
-    kernel = tuple(given["kernel_shape"])
-    windows = Windows.of(node, [size or 0 for size in sizes], kernel)
-    ones, pads = _filled(to, np.ones((channels, 1, *kernel))), [*windows.begin, *windows.end]
-    total = to.add(
-        "Conv", [x, ones], group=channels, pads=pads, strides=windows.strides, dilations=windows.dilations
-    )
-    values = windows.area if given.get("count_include_pad", 0) else covered(windows)
-    to.add("Div", [total, _filled(to, values)], node.output[0])
-
-
-def norm_pool(node: onnx.NodeProto, to: Informed) -> None:
-    """As it is, where it has neither dilations nor windows that reach beyond its input."""
-    given = attributes_of(node)
-    if given.get("ceil_mode", 0) or set(given.get("dilations", [1])) != {1}:
-        raise untrainable(node, "it has dilations or ceil_mode, which opset 17 does not have")
-    as_before(node, to, without=["ceil_mode", "dilations"])
+def pool(node: onnx.NodeProto, to: Informed) -> None:
+    """As it is, where it has no dilations and, but for averages, no windows that reach beyond its input."""
+    given, average = attributes_of(node), node.op_type == "AveragePool"
+    if given.get("ceil_mode", 0) and not average:
+        raise untrainable(node, "it has ceil_mode, which opset 17 does not have", _OLDER)
+    if set(given.get("dilations", [1])) != {1}:
+        raise untrainable(node, "it has dilations, which opset 17 does not have", _OLDER)
+    as_before(node, to, without=["dilations"] if average else ["ceil_mode", "dilations"])
 
 
 def resize(node: onnx.NodeProto, to: Informed) -> None:
-    """As it is; scales or sizes for some axes become those of all."""
-    given, (x, roi, scales, sizes) = attributes_of(node), [*node.input, "", "", ""][:4]
-    shape, inputs = to.shape(x, node), list(node.input)
+    """As it is, without the options that came after opset 17."""
+    given = attributes_of(node)
     policy = given.get("keep_aspect_ratio_policy", "stretch")
     if given.get("antialias", 0) or policy != "stretch":
         raise untrainable(node, "its antialias or keep_aspect_ratio_policy is none of opset 17")
     if given.get("coordinate_transformation_mode") == "half_pixel_symmetric":
         raise untrainable(node, "its mode is half_pixel_symmetric, which opset 17 does not have")
-    if axes := [axis % len(shape) for axis in given.get("axes", [])]:
-        by = to.written(scales) if scales else to.value(sizes)
-        if roi or by is None:
-            raise untrainable(node, "its axes are some, and its sizes are computed")
-        chosen = dict(zip(axes, by.tolist(), strict=True))
-        if scales:
-            inputs = [x, "", _filled(to, [chosen.get(axis, 1.0) for axis in range(len(shape))])]
-        else:
-            whole = to.add("Shape", [x])
-            each = [
-                to.sizes(chosen[axis]) if axis in chosen else to.add("Gather", [whole, to.sizes(axis)])
-                for axis in range(len(shape))
-            ]
-            inputs = [x, "", "", to.add("Concat", each, axis=0)]
-    as_before(node, to, inputs, without=["antialias", "axes", "keep_aspect_ratio_policy"])
+    if given.get("axes"):
+        raise untrainable(node, "its axes are some, which opset 17 does not have", _OLDER)
+    as_before(node, to, without=["antialias", "axes", "keep_aspect_ratio_policy"])
 
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 RULES: Mapping[str, Callable[[onnx.NodeProto, Informed], None]] = {
     "Attention": attention,
-    "AveragePool": average_pool,
+    "AveragePool": pool,
     "Cast": cast,
     "ConstantOfShape": as_before,
     "Gelu": gelu,
     "GlobalMaxPool": as_before,
     "GroupNormalization": group_normalization,
-    "LpPool": norm_pool,
+    "LpPool": pool,
     "Mish": mish,
     "Pad": pad,
     "RMSNormalization": rms_normalization,
     "Resize": resize,
-    "RotaryEmbedding": rotary_embedding,
     "Split": split,
     "SwiGLU": swish,
     "Swish": swish,

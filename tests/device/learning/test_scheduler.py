@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edged.domain.training.message import Message
     from edged.storage.models.bundles import Bundle
 
-LONG: dict[str, Any] = {"steps": 6000, "max_steps": 6000, "checkpoint_every": 100, "batch": 16}
+LONG: dict[str, Any] = {"steps": 2500, "max_steps": 2500, "checkpoint_every": 100, "batch": 16}
 
 
 def order(run: int, trigger: str = "labels", **options: Any) -> RunRequest:

@@ -20,6 +20,7 @@ from edged.device.web.api.commands import ANYBODY_WHO_INFERS, COMMANDS, Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
 from edged.device.web.api.ingest import IngestEndpoints
+from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
 from edged.device.web.app import MODEL, VERSION, Endpoints, routes
@@ -143,6 +144,18 @@ DESCRIBED: dict[str, dict[str, Any]] = {
             obj(reviewed={"type": ["number", "null"]}, labels=WHOLE, suspects=listed({"type": "object"})),
         ),
     },
+    "/api/labels/map": {
+        "answer": (
+            JSON,
+            obj(
+                reviewed={"type": ["number", "null"]},
+                classes=listed(TEXT),
+                known=listed(TEXT),
+                points={"type": "object"},
+            ),
+        )
+    },
+    "/api/labels/samples/{offset}": {"answer": (JSON, {"type": "object"})},
     "/api/status": {"answer": (JSON, {"type": "object"})},
     "/api/events": {
         "parameters": [
@@ -212,6 +225,7 @@ def document() -> dict[str, Any]:
         "metrics": Metrics,
         "commands": Commands,
         "ingest": IngestEndpoints,
+        "reviews": LabelEndpoints,
         "feed": EventStream,
         "page": Page,
         "timeline": TimelineEndpoints,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.labels.label_review import FLOOR, ReviewedLabels, review
+from edged.domain.labels.label_review import FLOOR, ReviewedLabels, class_map, drawn, review
 from edged.domain.protocols import Throttle
 from edged.domain.stream.sample import Window
-from edged.domain.training.trainer_messages import LabelReview, ReviewLabels, SuspectLabel
+from edged.domain.training.trainer_messages import LabelReview, ReviewLabels, SampleMap, SuspectLabel
 from edged.storage.samples.log import SampleLog
 from edged.trainer.task import LearningTask
 
 MOST_LABELS, MOST_BYTES = 20_000, 32 << 20  # the newest that are looked at, and their inputs
 JUDGING = 4  # for each label kept for judging so many others
-MOST_SUSPECTS = 300
-NOTHING = LabelReview(0, ())
+MOST_SUSPECTS, MOST_POINTS = 300, 2000
+NOTHING = LabelReview(0, (), SampleMap((), (), (), (), ()))
 
 
 class LabelReviewer:
@@ -25,7 +25,7 @@ class LabelReviewer:
         self._schema, self._samples, self._control = task.schema, samples, control
 
     def review(self, order: ReviewLabels) -> LabelReview:
-        """Return the most suspect labels; none where there are too few labels."""
+        """Return the most suspect labels and the map; empty ones where there are too few labels."""
         schema = self._schema
         window = self._window()
         y = window.y[:, 0].astype(np.int64)
@@ -33,7 +33,7 @@ class LabelReviewer:
         if found is None:
             return NOTHING
         confirmed = np.isin(window.offsets, order.confirmed)
-        return LabelReview(len(y), _suspects(found, y, window.offsets, confirmed))
+        return LabelReview(len(y), _suspects(found, y, window.offsets, confirmed), _points(found, y, window))
 
     def _window(self) -> Window:
         most = min(MOST_LABELS, MOST_BYTES // (4 * self._schema.width))
@@ -65,6 +65,15 @@ def _other(p: NDArray[np.float32], label: int) -> int:
     others = p.copy()
     others[label] = -FLOOR
     return int(others.argmax())
+
+
+def _points(found: ReviewedLabels, y: NDArray[np.int64], window: Window) -> SampleMap:
+    chosen = drawn(y, MOST_POINTS)
+    p = found.p[chosen]
+    places = class_map(found.scores[chosen], p, window.x[chosen])
+    x, up = (tuple(map(_short, column)) for column in places.T.tolist())
+    sure = tuple(map(_short, p.max(axis=1).tolist()))
+    return SampleMap(tuple(window.offsets[chosen].tolist()), x, up, tuple(p.argmax(axis=1).tolist()), sure)
 
 
 def _short(value: float) -> float:

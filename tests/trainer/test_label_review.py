@@ -43,6 +43,8 @@ def test_wrong_labels_are_named_unless_they_are_confirmed(tmp_path: Path, bundle
     top = found.suspects[0].offset
     again = judge.review(ReviewLabels(0, (top,)))
     assert top not in {one.offset for one in again.suspects}
+    assert again.points == found.points
+    assert sorted(found.points.offsets) == offsets
     assert decode(_sent(found), [ReviewLabels.result()]) == found
 
 
@@ -57,8 +59,10 @@ def test_it_is_bounded_and_takes_the_newest(
     assert reviewer(shop).review(ReviewLabels(0, ())) == NOTHING
     offsets = shop.feed(*task(3000))
     monkeypatch.setattr(label_review, "MOST_LABELS", 1000)
+    monkeypatch.setattr(label_review, "MOST_POINTS", 90)
     found = reviewer(shop).review(ReviewLabels(0, ()))
     assert 1000 < found.labels <= 1250
-    assert all(one.offset >= offsets[-1300] for one in found.suspects)
+    assert len(found.points.offsets) == 90
+    assert min(found.points.offsets) >= offsets[-1300]
     monkeypatch.setattr(label_review, "MOST_BYTES", 500 * 4 * shop.schema.width)
     assert 500 < reviewer(shop).review(ReviewLabels(0, ())).labels <= 625

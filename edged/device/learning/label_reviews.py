@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from edged.device.events import Extension
 from edged.domain.events import Event, TrainingFinished
 from edged.domain.stream.sample import LabelReading, StoredSample
 from edged.domain.stream.schema import Schema
-from edged.domain.training.trainer_messages import ReviewLabels, SuspectLabel
+from edged.domain.training.trainer_messages import ReviewLabels, SampleMap, SuspectLabel
 from edged.errors import EdgedError, RefusedError
 from edged.logs import get_logger
 from edged.storage.models.registry import Registry
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.labels")
 
-REVIEW, CONFIRMED = "label_review", "label_confirmed"  # names of values in the registry
+REVIEW, MAP, CONFIRMED = "label_review", "label_map", "label_confirmed"  # names of values in the registry
 MOST_CONFIRMED = 5000  # the newest
 FEW, SHARE, COUNTED = 20, 0.1, 20_000  # a review is due after so many labels, or this share of so many
 PART = 100  # samples that are read at once
@@ -36,6 +36,18 @@ class CheckedLabel:
     id: str
     sample: StoredSample
     suspect: SuspectLabel
+
+
+@dataclass(frozen=True)
+class MappedSample:
+    """A sample on the map: its place, the class that it is labelled as now, and what a model answers."""
+
+    offset: int
+    x: float
+    y: float
+    label: int
+    answer: int
+    confidence: float
 
 
 class LabelReviews(Extension):
@@ -75,7 +87,9 @@ class LabelReviews(Extension):
             if last and 0 <= seen - last["seen"] < max(FEW, SHARE * min(seen, COUNTED)):
                 return
             review = self._client.run(ReviewLabels(0, tuple(self._confirmed())))
-            self._registry.set_value(REVIEW, {"ts": self._clock.now(), "seen": seen, **review.to_json()})
+            ts, found = self._clock.now(), review.to_json()
+            self._registry.set_value(MAP, {"ts": ts, "points": found["points"]})
+            self._registry.set_value(REVIEW, {"ts": ts, "seen": seen, **review.without("points")})
         except EdgedError as problem:
             log.warning(
                 "labels_not_reviewed", problem=problem.line(), remedy="edged retries after the next run"
@@ -103,10 +117,35 @@ class LabelReviews(Extension):
                     continue
                 # An answer may be a class that has been removed or merged since.
                 if confirmed.get(offset) != sample.label and classes[suspect.answer] in known:
-                    found.append(CheckedLabel(f"{self._boot}-{offset}", sample, suspect))
+                    found.append(CheckedLabel(self._id(offset), sample, suspect))
             if len(found) >= limit:
                 break
         return review["ts"], review["labels"], found[:limit]
+
+    def points(self) -> tuple[float | None, list[MappedSample]]:
+        """When the map was drawn, and its samples that still have a label, as it is now."""
+        drawn = self._registry.get_value(MAP)
+        if drawn is None:
+            return None, []
+        return drawn["ts"], list(self._mapped(SampleMap.from_json(drawn["points"])))
+
+    def _mapped(self, points: SampleMap) -> Iterator[MappedSample]:
+        rows = list(zip(points.offsets, points.x, points.y, points.answers, points.confidences, strict=True))
+        for start in range(0, len(rows), PART):
+            part = rows[start : start + PART]
+            labels = {one.offset: one.label for one in self._samples.stored([row[0] for row in part])}
+            for offset, x, y, answer, confidence in part:
+                label = labels.get(offset)
+                if label is not None:
+                    yield MappedSample(offset, x, y, label, answer, confidence)
+
+    def sample(self, offset: int) -> tuple[str, StoredSample] | None:
+        """A sample with its id; None when it is not here any more."""
+        found = self._samples.stored([offset])
+        return (self._id(offset), found[0]) if found else None
+
+    def _id(self, offset: int) -> str:
+        return f"{self._boot}-{offset}"
 
     # ---- what a person says ------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
 from edged.device.web.api.ingest import IngestEndpoints
+from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
 from edged.device.web.http.authentication import Access
@@ -43,6 +44,7 @@ class Endpoints:
     metrics: Metrics
     commands: Commands
     ingest: IngestEndpoints
+    reviews: LabelEndpoints
     feed: EventStream
     page: Page
     timeline: TimelineEndpoints
@@ -99,7 +101,9 @@ def routes(endpoints: Endpoints) -> list[Route]:
         get("/static/{name}", Assets().file),
         post("/api/login", login.begin),
         post("/api/logout", login.log_out),
-        get("/api/labels/suspects", endpoints.page.suspects, "read"),
+        get("/api/labels/suspects", endpoints.reviews.suspects, "read"),
+        get("/api/labels/map", endpoints.reviews.points, "read"),
+        get("/api/labels/samples/{offset}", endpoints.reviews.sample, "read"),
         get("/api/status", endpoints.page.status, "read"),
         get("/api/events", endpoints.feed.stream, "read"),
         post("/api/commands/{name}", endpoints.commands.carry_out, "control", "infer"),

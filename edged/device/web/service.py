@@ -17,6 +17,7 @@ from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
 from edged.device.web.api.ingest import IngestEndpoints
+from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
 from edged.device.web.app import Endpoints, Switch, application
@@ -85,6 +86,7 @@ class Site:
             metrics=self.metrics,
             commands=Commands(parts.inbox, device.topic_root, self.feed, self._page),
             ingest=IngestEndpoints(device.stream, self.bridge),
+            reviews=LabelEndpoints(parts.reviews),
             feed=self.feed,
             page=Page(pipeline, status, self._page, vitals, parts.reviews, sites if device.name else ()),
             timeline=self._timeline,

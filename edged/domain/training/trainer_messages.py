@@ -38,11 +38,23 @@ class SuspectLabel(Message):
 
 
 @dataclass(frozen=True)
+class SampleMap(Message):
+    """Places of samples, `n` of each: `x` and `y` between −1 and 1, and what the same model answers."""
+
+    offsets: tuple[int, ...]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    answers: tuple[int, ...]
+    confidences: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class LabelReview(Message):
     """A review of the newest `labels` labels, the most suspect first; no sample's values are in it."""
 
     labels: int
     suspects: tuple[SuspectLabel, ...]
+    points: SampleMap
 
 
 # ---- orders ----------------------------------------------------------------------------------

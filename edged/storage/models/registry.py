@@ -31,7 +31,9 @@ from edged.storage.samples.erasure import erase_published, rewrite
 
 POINTER = "champion"
 REIGNS_KEPT = 5000
-LABEL_TRACES = ("status", "history", "sets", "label_review", "label_confirmed")
+LABEL_TRACES = (
+    "status", "history", "sets", "label_review", "label_map", "label_confirmed",
+)  # fmt: skip
 SAMPLE_TRACES = (*LABEL_TRACES, "drift", "regimes", "anomalies", "home_assistant_keys")
 """Values that hold something of labels, and of samples."""
 _REIGNS = CheckedTable("reigns", ("ts", "version", "previous", "reason"), "number")

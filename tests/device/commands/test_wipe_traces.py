@@ -98,7 +98,7 @@ def fill(listener: Listener, device: Device, traces: Traces) -> None:
 
 
 def look(listener: Listener, device: Device, traces: Traces) -> None:
-    """What a person at the page asks for: reviews, the timeline, the mixture, an access."""
+    """What a person at the page asks for: reviews, the map, the timeline, the mixture, an access."""
     listener.wait(lambda: listener.request("labels.suspects")["data"]["reviewed"], PATIENCE)
     assert listener.request("labels.confirm", ids=[traces.ids[4]])["status"] == "ok"
     assert listener.request("export", what="mixture")["status"] == "ok"
@@ -106,7 +106,7 @@ def look(listener: Listener, device: Device, traces: Traces) -> None:
     pairing = Pairing(device.state, SystemClock())
     assert pairing.redeem(pairing.new_code(["read"], "kitchen"))
     page = Client(int(device.values["web"]["listen"].rpartition(":")[2]))
-    assert page("GET", "/api/labels/suspects").json["labels"]
+    assert page("GET", "/api/labels/map").json["points"]["offset"]
     wait_until(lambda: page("GET", f"/api/timeline?key={traces.keys[2]}").json["first"] is not None)
     assert page("GET", "/").status == 200
 

@@ -5,7 +5,7 @@ has it).
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN003, ANN201, T201  a program that runs where pytest is not
+# ruff: noqa: ANN001, ANN003, ANN201, ANN202, T201  a program that runs where pytest is not
 
 from __future__ import annotations
 
@@ -232,11 +232,9 @@ def tabs():
         return {"tabs": len(pages), "seconds": followed, "streams": float(streams.split()[1]), "said": said}
 
 
-def stored(context, sample):
-    """The label that a sample, as the device lists suspects, has by now."""
-    where = {"key": sample["key"], "from": sample["ts"], "to": sample["ts"]}
-    found = context.request.get(f"{URL}api/timeline", params=where).json()["labels"]
-    return found[0][2] if found else None
+def stored(context, name):
+    """The label that a sample has by now; `name` is its id."""
+    return context.request.get(f"{URL}api/labels/samples/{name.split('-')[1]}").json()["label"]
 
 
 def yes(page):
@@ -246,7 +244,7 @@ def yes(page):
 
 
 def labels():
-    """Suspect labels are corrected in bulk, with the keyboard, taken back and confirmed."""
+    """Suspect labels are corrected in bulk, with the keyboard, taken back and confirmed; and on the map."""
     with browser(viewport=DESK) as (context, said):
         page, found = enter(context), {}
         section = page.locator("#suspects")
@@ -254,9 +252,7 @@ def labels():
         expect(boxes.nth(2)).to_be_visible()
         picked = [boxes.nth(i).get_attribute("value") for i in range(3)]
         answers = [boxes.nth(i).get_attribute("data-answer") for i in range(3)]
-        listed = context.request.get(f"{URL}api/labels/suspects?limit=300").json()["suspects"]
-        samples = [one for name in picked for one in listed if one["id"] == name]
-        before = [one["label"] for one in samples]
+        before = [stored(context, name) for name in picked]
         boxes.first.focus()
         page.keyboard.press("Space")
         page.keyboard.press("Tab")
@@ -266,20 +262,44 @@ def labels():
         gone = [section.locator(f"input[value='{name}']") for name in picked]
         expect(gone[0]).to_have_count(0)
         expect(gone[1]).to_have_count(0)
-        found["changed"] = [stored(context, one) for one in samples[:2]] == answers[:2]
-        found["others"] = stored(context, samples[2]) == before[2]
+        found["changed"] = [stored(context, name) for name in picked[:2]] == answers[:2]
+        found["others"] = stored(context, picked[2]) == before[2]
         section.get_by_role("button", name="Undo").click()
         expect(gone[0]).to_have_count(1)
-        found["undone"] = [stored(context, one) for one in samples] == before
+        found["undone"] = [stored(context, name) for name in picked] == before
         gone[0].check()
         section.locator("#suspects-right").click()
         yes(page)
         expect(gone[0]).to_have_count(0)
-        found["kept"] = stored(context, samples[0]) == before[0]
+        found["kept"] = stored(context, picked[0]) == before[0]
         page.reload()
         expect(boxes.first).to_be_visible()
         found["confirmed"] = gone[0].count() == 0
-        return found | {"said": said}
+        return found | _on_the_map(page, context) | {"said": said}
+
+
+def _on_the_map(page, context):
+    section, found = page.locator("#map"), {}
+    section.scroll_into_view_if_needed()
+    picture = section.get_by_role("application")
+    expect(picture).to_be_visible()
+    found["points"] = picture.locator("path").count()
+    found["classes"] = section.locator(".classes li").count() - 1  # and the ring
+    picture.focus()
+    for key in ("Home", "ArrowRight", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    card = section.locator("#map-card")
+    expect(card.locator("b")).to_contain_text("press-")
+    other = {"low": "high", "high": "low"}
+    with page.expect_request("**/api/commands/label") as asked:
+        label = card.locator("p").nth(1).inner_text().split(";")[0].removeprefix("Labelled ")
+        card.locator("select").select_option(other[label])
+        card.get_by_role("button", name="Change").click()
+        yes(page)
+    expect(card).to_contain_text(f"Changed from {label} to {other[label]}")
+    (sent,) = asked.value.post_data_json["labels"]
+    found["corrected"] = stored(context, sent["id"]) == other[label]
+    return found
 
 
 def across(picture, ts):

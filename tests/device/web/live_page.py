@@ -163,7 +163,9 @@ def test_it_is_used_with_the_keyboard_alone(desk: Device) -> None:
 
 def test_suspect_labels_are_corrected_in_bulk(desk: Device) -> None:
     found = look("labels", desk)
-    assert found == dict.fromkeys(("changed", "others", "undone", "kept", "confirmed"), True)
+    assert found.pop("points") > 100
+    assert found.pop("classes") == 2
+    assert found == dict.fromkeys(("changed", "others", "undone", "kept", "confirmed", "corrected"), True)
 
 
 def test_it_can_be_read_by_everybody(desk: Device) -> None:

@@ -1,4 +1,4 @@
-"""Labels over HTTP: open requests in the order of their worth, and labels to check."""
+"""Labels over HTTP: open requests in the order of their worth, labels to check, the map, one sample of it."""
 
 from __future__ import annotations
 
@@ -94,3 +94,27 @@ def test_suspects_and_their_samples(rig: Rig) -> None:
     assert re.findall(r'name="suspect" [^>]*value="([^"]+)"', page) == ids[:20]
     for wrong_limit in ("0", "301", "x", "-1", "1" * 400, "١"):
         assert client("GET", f"/api/labels/suspects?limit={quote(wrong_limit)}").status == 400, wrong_limit
+
+
+def test_the_map_shows_labels_as_they_are_now(rig: Rig) -> None:
+    client, listener, wrong = rig
+    told = client("GET", "/api/labels/map").json
+    points: dict[str, list[Any]] = told["points"]
+    assert told["classes"] == told["known"] == ["low", "high"]
+    assert {len(column) for column in points.values()} == {300}
+    assert all(-1 <= place <= 1 for name in ("x", "y") for place in points[name])
+    suspects = [one["id"] for one in client("GET", "/api/labels/suspects").json["suspects"]]
+    offset = int(next(one for one in suspects if one in wrong).split("-")[1])
+    at = points["offset"].index(offset)
+    assert points["label"][at] != points["answer"][at]
+    one = client("GET", f"/api/labels/samples/{offset}").json
+    assert one["features"] == ["temp", "vib"]
+    assert (one["label"], len(one["values"])) == (told["classes"][points["label"][at]], 2)
+    right = told["classes"][points["answer"][at]]
+    number = data(listener, "label", id=one["id"], label=right)["number"]
+    assert client("GET", f"/api/labels/samples/{offset}").json["label"] == right
+    assert client("GET", "/api/labels/map").json["points"]["label"][at] == points["answer"][at]
+    data(listener, "label.undo", number=number)
+    assert client("GET", "/api/labels/map").json["points"] == points
+    assert client("GET", "/api/labels/samples/999999").status == 404
+    assert client("GET", "/api/labels/samples/x").status == 400

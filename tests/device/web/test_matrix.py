@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 COMMAND = "/api/commands/pause"
+NO_SAMPLE = "/api/labels/samples/none"
 ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     # path: method, and scopes whose tokens open it; none for everybody
     "/": ("GET", ()),
@@ -43,6 +44,8 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/api/page": ("GET", ("read", "control")),
     "/api/report": ("GET", ("read", "control")),
     "/api/labels/suspects": ("GET", ("read", "control")),
+    "/api/labels/map": ("GET", ("read", "control")),
+    NO_SAMPLE: ("GET", ("read", "control")),
     "/api/timeline": ("GET", ("read", "control")),
     "/api/timeline/count": ("GET", ("read", "control")),
     "/api/login": ("POST", ()),
@@ -57,7 +60,9 @@ BODIES: dict[str, Any] = {
     "/v1/labels": [],
     COMMAND: {"what": "nothing"},  # reaches the command, which refuses it: 400
 }
-OPEN = {COMMAND: 400, "/api/login": 400, "/v1/samples": 400, "/v1/labels": 400, "/api/logout": 204}
+OPEN = {
+    COMMAND: 400, NO_SAMPLE: 400, "/api/login": 400, "/v1/samples": 400, "/v1/labels": 400, "/api/logout": 204
+}  # fmt: skip
 FOREIGN = {
     "another host": (421, {"host": "evil.example"}),
     "another host with our port": (421, {"host": "evil.example:80"}),

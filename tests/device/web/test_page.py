@@ -24,7 +24,7 @@ VOID = {"meta", "link", "input", "br"}
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 FIRST_LOAD = 90_000  # bytes, compressed
 STATIC = (
-    "design.css", "page.css", "page.js", "suspects.js", "icon.svg",
+    "design.css", "page.css", "page.js", "suspects.js", "map.js", "icon.svg",
     "teach.js", "timeline.js",
 )  # fmt: skip
 

@@ -199,9 +199,11 @@ def test_labels_to_check_are_chosen_by_who_may_label() -> None:
     assert 'value="1-7"' in SECTIONS["suspects"][1](view(CLASSIFY))
     looks = view(CLASSIFY, may_label=False, may_control=False)
     assert "<input" not in SECTIONS["suspects"][1](looks)
+    assert "data-may" not in SECTIONS["map"][1](looks)
     none = view(CLASSIFY, suspects=(NOW, 1200, []))
     assert "None of those left contradicts it" in text("suspects", none)
     assert SECTIONS["suspects"][1](view(CLASSIFY, suspects=(None, 0, []))) == ""
+    assert SECTIONS["map"][1](view(CLASSIFY, suspects=(None, 0, []))) == ""
 
 
 def test_after_a_restart_the_page_goes_on_with_what_it_knew() -> None:

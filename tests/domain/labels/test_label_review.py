@@ -1,4 +1,4 @@
-"""Labels are judged without themselves: the falsified ones come first."""
+"""Labels are judged without themselves: the falsified ones come first, and the map is the same each time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edged.domain.labels import label_review
-from edged.domain.labels.label_review import review
+from edged.domain.labels.label_review import class_map, drawn, review
 from edged.errors import TrainingError
 from tests.streams import stream
 
@@ -102,3 +102,30 @@ def test_it_rests_between_parts_and_stops_when_asked() -> None:
     assert review(x, y, 2, 2, Stopping(7)) is not None
     with pytest.raises(TrainingError, match="asked to stop"):
         review(x, y, 2, 2, Stopping(5))
+
+
+def test_points_are_drawn_from_all_classes_and_times() -> None:
+    y = np.array([0] * 5000 + [1] * 700 + [2] * 9)
+    chosen = drawn(y, 600)
+    assert len(chosen) == 600
+    assert (np.diff(chosen) > 0).all()
+    assert np.bincount(y[chosen]).tolist() == [296, 295, 9]
+    assert np.diff(chosen[y[chosen] == 0]).max() <= 18
+    assert drawn(y[:100], 600).tolist() == list(range(100))
+    assert len(drawn(y[:0], 600)) == 0
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_the_map_keeps_classes_apart_and_is_the_same_each_time(classes: int) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, classes, 900)
+    x = (4 * np.eye(8)[y] + rng.normal(size=(900, 8))).astype(np.float32)
+    found = review(x, y, classes, 8)
+    assert found is not None
+    places = class_map(found.scores, found.p, x)
+    assert np.array_equal(places, class_map(found.scores, found.p, x))
+    assert (np.abs(places) <= 1).all()
+    assert (places.std(axis=0) > 0.1).all(), "both axes are used"
+    centres = np.array([places[y == one].mean(axis=0) for one in range(classes)])
+    nearest = ((places[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == y).mean() > 0.85

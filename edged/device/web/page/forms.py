@@ -1,20 +1,16 @@
-"""Controls of the page: buttons that send a command after a confirmation, and labels to give and to check."""
+"""Controls of the page: buttons that send a command after a confirmation, and label requests."""
 
 from __future__ import annotations
 
 from html import escape
 
 from edged.charts.figures import count, figure, percent, plain
-from edged.device.learning.label_reviews import CheckedLabel
-from edged.device.web.page.format import button, moment, table
+from edged.device.web.page.format import button, moment
 from edged.device.web.page.snapshot import PAUSABLE, Snapshot
 from edged.domain.events import LabelRequested
-from edged.domain.stream.schema import Schema
 from edged.storage.models.records import ModelRecord
 
 REQUESTS = 5  # shown at once
-SUSPECTS = 20  # labels to check, shown at once
-VALUES = 8  # features shown of a suspect sample
 BUTTONS = 8  # classes that get a button each; more are chosen from a list
 GOOD = ("good", "retired", "champion")
 NAMES = {"training": "training", "serving": "publishing predictions"}
@@ -120,47 +116,6 @@ def _answers(view: Snapshot, said: LabelRequested) -> str:
     return (
         f'<form data-command="label" data-sample="{escape(sample)}"><label for="{field}">Label for sample'
         f" {escape(sample)}</label> {entry} <button>Submit label</button></form>"
-    )
-
-
-def suspects(view: Snapshot) -> str:
-    """Return the labels to check, with checkboxes for whoever may label; empty before the first review."""
-    ts, labels, found = view.suspects
-    if ts is None:
-        return ""
-    about = f"<p>Reviewed {moment(ts)}: {labels:,} labels, each by a model that had not seen it."
-    if not found:
-        return f"{about} None of those left contradicts it.</p>"
-    about += " It contradicts these.</p>"
-    rows = [_suspect(view, one) for one in found[:SUSPECTS]]
-    listed = table("The most suspect first", ("Sample", "Key and values", "Label", "Model says"), rows)
-    more = "<p>More follow when these are done.</p>" if len(found) > SUSPECTS else ""
-    return about + (_suspect_controls(view.schema) if view.may_label else "") + listed + more
-
-
-def _suspect(view: Snapshot, one: CheckedLabel) -> tuple[str, str, str, str]:
-    schema, sample, answer = view.schema, one.sample, view.schema.classes[one.suspect.answer]
-    when, label = moment(sample.ts), escape(schema.classes[sample.label or 0])
-    if view.may_label:
-        when = (
-            f'<label><input type="checkbox" name="suspect" id="suspect-{sample.offset}"'
-            f' value="{escape(one.id)}" data-answer="{escape(answer)}"> {when}</label>'
-        )
-    names = schema.names or tuple(map(str, range(schema.measured)))
-    values = [f"{n} {plain(v)}" for n, v in zip(names[:VALUES], sample.x.tolist(), strict=False)]
-    values += ["…"] * (len(names) > VALUES)
-    key = f"<b>{escape(sample.key)}</b> <small>{escape(', '.join(values))}</small>"
-    return when, key, label, f"{escape(answer)}, {100 * one.suspect.confidence:.0f}&nbsp;% sure"
-
-
-def _suspect_controls(schema: Schema) -> str:
-    options = "".join(f"<option>{escape(name)}</option>" for name in schema.known_classes)
-    return (
-        '<div class="buttons check"><label><input type="checkbox" id="suspects-all"> All</label>'
-        '<button type="button" id="suspects-right" disabled>The label is right</button>'
-        '<span><label for="suspects-class">It should be</label> <select id="suspects-class">'
-        f'<option value="">what the model says</option>{options}</select></span>'
-        '<button type="button" id="suspects-change" disabled>Change</button></div>'
     )
 
 

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from edged.charts.html import DESIGN, design
-from edged.device.commands.labelling import SUSPECTS_LISTED, LabelReviewCommands
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.live_pipeline import LivePipeline
 from edged.device.reporting.status import StatusCollector
@@ -27,7 +26,6 @@ NO_STORE = {"cache-control": "no-store"}
 STATIC = Path(__file__).with_name("static")
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 SHORT = 300  # bytes of the parameter `only`
-MOST_SUSPECTS = 300
 
 
 class Page:
@@ -68,16 +66,6 @@ class Page:
     async def status(self, _: Request) -> Response:
         """Return the summary that `edged status` prints."""
         return as_json((await asyncio.to_thread(self._status.status)).to_json())
-
-    async def suspects(self, request: Request) -> Response:
-        """Return what the command `labels.suspects` answers; `?limit=50&key=pump` are its fields."""
-        fields = {"limit": str(SUSPECTS_LISTED), **request.query_params}
-        limit = fields["limit"]
-        if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:20]) <= MOST_SUSPECTS):
-            problem = f"limit: {limit[:20]!r} is no number from 1 to {MOST_SUSPECTS}"
-            raise HttpError(400, problem, kind="request")
-        commands = LabelReviewCommands(self._reviews)
-        return as_json(await asyncio.to_thread(commands.suspects, {**fields, "limit": int(limit)}))
 
     async def report(self, request: Request) -> Response:
         """Return the report of the device as a download: one self-contained HTML file."""
@@ -167,6 +155,7 @@ def _document(title: str, body: str, shown: Pass) -> str:
         '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/design.css">'
         '<link rel="stylesheet" href="/static/page.css">'
         '<script type="module" src="/static/suspects.js"></script>'
+        '<script type="module" src="/static/map.js"></script>'
         '<script type="module" src="/static/page.js"></script>'
         f'<script type="module" src="/static/teach.js"></script></head><body{csrf}{live}>'
         f'<header><h1>{escape(title)}</h1><p id="line" role="status"></p>{leave}</header><main>{body}</main>'

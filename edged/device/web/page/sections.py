@@ -17,8 +17,9 @@ from edged.charts.html import document
 from edged.device.reports import FlashPace
 from edged.device.status_text import notes, summary
 from edged.device.web.page.format import facts, meter, moment, table
-from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests, suspects
+from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
 from edged.device.web.page.history import Sensor
+from edged.device.web.page.labels import sample_map, suspects
 from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
 from edged.domain.events import CandidateRejected, Event, ModelPromoted
@@ -345,6 +346,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "timeline": ("Timeline", stretches),
     "requests": ("Label requests", requests),
     "suspects": ("Labels to check", suspects),
+    "map": ("Map of the samples", sample_map),
     "alarms": ("Alarms", alarms),
     "model": ("Model", model),
     "training": ("Training", training),

@@ -31,7 +31,7 @@ function show() {
 }
 
 /** Sends commands one after the other; the answers' data, or null where one was refused. */
-async function carryOut(...commands) {
+export async function carryOut(...commands) {
   const found = [];
   for (const [name, fields] of commands) {
     const answer = await post(`api/commands/${name}`, fields).then((one) => one.json()).catch(() => null);
@@ -45,14 +45,14 @@ async function carryOut(...commands) {
 }
 
 /** Changes labels to `label` each (`[{ id, label }]`), which then count as checked; the commands that undo it. */
-async function change(labels) {
+export async function change(labels) {
   const ids = labels.map((one) => one.id);
   const done = await carryOut(["label", { labels }], ["labels.confirm", { ids }]);
   return done && [["label.undo", { number: done[0].number }], ["labels.confirm", { ids, right: false }]];
 }
 
 /** Confirms labels; the commands that undo it. */
-async function confirm(ids) {
+export async function confirm(ids) {
   return (await carryOut(["labels.confirm", { ids }])) && [["labels.confirm", { ids, right: false }]];
 }
 

@@ -96,7 +96,9 @@ def test_a_state_directory_has_what_was_fed(fed: tuple[api.FeedResult, Path]) ->
     assert 0 < (runs[0].request.new_share or 0) < 1
     assert runs[0].outcome == "done"
     assert runs[0].result is not None
-    assert runs[0].result["steps"] > 0
+    steps = runs[0].result["steps"]
+    assert isinstance(steps, int)
+    assert steps > 0
     assert samples.names == tuple("abcd")
     assert samples.classes == CLASSES
     given = columns()

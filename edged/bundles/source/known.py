@@ -33,11 +33,15 @@ class Informed(NodeWriter):
     def __init__(self, model: onnx.ModelProto) -> None:
         values, shapes = _known(model)
         super().__init__(_names(model.graph), values, shapes)
-        self._kinds = kinds_of(model)
+        self.opset, self._kinds, self._graph = opset_of(model), kinds_of(model), model.graph
 
     def kind(self, name: str) -> int:
         """Element type of a tensor."""
         return int(self._kinds.get(name, TensorProto.FLOAT))
+
+    def written(self, name: str) -> NDArray[Any] | None:
+        """The value of a tensor that is written in the model, of any type; None of what is computed."""
+        return constants(self._graph).get(name)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:

@@ -135,6 +135,7 @@ def test_gradients_are_those_of_opset_17(opset: int) -> None:
 
 NUMBERS = {"root": number(2**0.5), "one": number(1), "half": number(0.5)}
 GELU = "a = Div(x, root) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)"
+SCALED = 'y = Resize<mode = "linear">(x, , all)'
 
 
 def newer(opset: int, body: str, reference: str = "", **tensors: Any) -> Case:

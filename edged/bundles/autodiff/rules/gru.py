@@ -8,18 +8,22 @@ PyTorch's form) or n = tanh(W·xₜ + b + R·q) with q = r∘hₜ₋₁ (`linear
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.recurrent import (
     Loop,
     RecurrentLayer,
+    before_each,
     lessened,
     read_layer,
     readers_of,
+    rows_of,
+    sequence_of,
     start_of,
+    write_forward,
     write_gradients,
-    write_states,
 )
 from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.writer import NodeWriter, ScanState, write_scan
@@ -74,21 +78,40 @@ class Weights(NamedTuple):
 
 @forward("GRU")
 def gru_forward(node: onnx.NodeProto, t: Tape) -> None:
-    """The layer, with what the gradient needs kept."""
+    """The layer, with what the gradient needs kept.
+
+    Batches of a few rows: the stock operator, whose states give all gates in a few products. Larger
+    ones: every step in standard operators.
+    """
     if t.active.isdisjoint(node.output):
         t.copy(node)
         return
-    layer, step = read_layer(node, t), t.body()
-    weights = Weights.of(layer, t)
+    layer, kept = read_layer(node, t), GruStates.of(t.name("gru"))
+    t.saved[node.name] = layer, kept
+    write_forward(node, layer, kept, kept.before, (_at_once, _step_by_step), t)
+
+
+def _step_by_step(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
+    weights, step = Weights.of(layer, to), to.body()
     x, before = step.name("x"), step.name("h")
     zr, z, n, q = _gates(layer, x, before, weights, step)
     h = step.add("Add", [n, step.add("Mul", [z, step.add("Sub", [before, n])])])
-    kept = GruStates.of(t.name("gru"))
-    collected = dict(zip((zr, n, q, step.add("Identity", [before])), kept, strict=True))
+    collected = {name: to.name("kept") for name in (zr, n, q, step.add("Identity", [before]))}
     states = [ScanState(layer.first[0], before, h)]
-    last = write_scan(step, t, states=states, sequences={x: layer.x}, collected=collected)
-    t.saved[node.name] = layer, kept
-    write_states(node, layer, kept.before, last, t)
+    last = write_scan(step, to, states=states, sequences={x: layer.x}, collected=collected)
+    return [*collected.values(), *last]
+
+
+def _at_once(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
+    whole = [to.name("whole"), to.name("whole")]
+    linear = int(layer.linear_before_reset)
+    to.operator("GRU", layer.given, whole, hidden_size=layer.hidden, linear_before_reset=linear)
+    before = before_each(layer.first[0], to.add("Squeeze", [whole[0], to.sizes(1)]), to)
+    weights = Weights.of(layer, to)
+    zr, _, n, q = _gates(layer, rows_of(layer.x, to), rows_of(before, to), weights, to)
+    parts = zip((zr, n, q), (2, 1, 1), strict=True)
+    kept = [sequence_of(part, layer, times * layer.hidden, to) for part, times in parts]
+    return [*kept, before, to.add("Squeeze", [whole[1], to.sizes(0)])]
 
 
 def _gates(
@@ -146,7 +169,7 @@ def _back_linear(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> l
     """The form with `linear_before_reset` 1."""
     layer, to, step, hidden = loop.layer, loop.to, loop.step, loop.layer.hidden
     before = step.name("dh")
-    z, of_n, of_gates = _factors_linear(layer, [loop.of(name) for name in kept], step)
+    z, of_n, of_gates = loop.prepared(kept, partial(_factors_linear, layer))
     dh = loop.reaching(before, of_states)
     gates = step.add("Mul", [step.add("Concat", [dh] * 3, axis=-1), of_gates])
     n = step.add("Mul", [dh, of_n])
@@ -157,7 +180,7 @@ def _back_linear(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> l
         zr = to.add("Slice", [gates, to.sizes(0), to.sizes(2 * hidden), to.sizes(axis)])
         return to.add("Concat", [zr, of_n], axis=axis)
 
-    of_x = loop.of_inputs(lambda: with_n(gates, n, -1, step))
+    of_x = loop.of_inputs([gates, n], lambda parts, to: with_n(parts[0], parts[1], -1, to))
     of_weight = loop.product(gates, layer.x, (3 * hidden, layer.width))
     of_weight_n = loop.product(n, layer.x, (hidden, layer.width))
     of_recurrence = loop.product(gates, kept.before, (3 * hidden, hidden))
@@ -187,14 +210,14 @@ def _back_reset(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> li
     layer, to, step, hidden = loop.layer, loop.to, loop.step, loop.layer.hidden
     weights = to.split(layer.recurrence, 2 * hidden, hidden, axis=0)
     before = step.name("dh")
-    z, r, of_n, of_z, of_r = _factors_reset(layer, [loop.of(name) for name in kept], step)
+    z, r, of_n, of_z, of_r = loop.prepared(kept, partial(_factors_reset, layer))
     dh = loop.reaching(before, of_states)
     n = step.add("Mul", [dh, of_n])
     dq = step.add("MatMul", [n, weights[1]])
     zr = step.add("Concat", [step.add("Mul", [dh, of_z]), step.add("Mul", [dq, of_r])], axis=-1)
     through = step.add("Add", [step.add("Mul", [dh, z]), step.add("Mul", [dq, r])])
     after = step.add("Gemm", [zr, weights[0], through])
-    of_x = loop.of_inputs(lambda: step.add("Concat", [zr, n], axis=-1))
+    of_x = loop.of_inputs([zr, n], lambda parts, to: to.add("Concat", [*parts], axis=-1))
     parts = (zr, 2 * hidden, kept.before), (n, hidden, kept.q)
     of_weight = [loop.product(part, layer.x, (size, layer.width)) for part, size, _ in parts]
     of_recurrence = [loop.product(part, values, (size, hidden)) for part, size, values in parts]

@@ -1,8 +1,4 @@
-"""What recurrent layers have in common: their parts, their loops, and backpropagation through time.
-
-Forward and backward every step is written out in a Scan: the gates are computed once, and gradients are added
-up within the step, while what they are made of is in the cache.
-"""
+"""What recurrent layers have in common: their parts, their loops, and backpropagation through time."""
 
 from __future__ import annotations
 
@@ -14,19 +10,27 @@ import onnx
 from onnx import numpy_helper
 
 from edged.bundles.autodiff.tape import Adjoint, Tape, untrainable
-from edged.bundles.graph.writer import NodeWriter, ScanState, attributes_of, write_scan
+from edged.bundles.graph.writer import NodeWriter, ScanState, attributes_of, write_choice, write_scan
 
 if TYPE_CHECKING:
     from edged.bundles.autodiff.registry import Adjoints
 
+    Form = Callable[["RecurrentLayer", NodeWriter], list[str]]
     Result = Callable[[], str]
+    Make = Callable[[Sequence[str], NodeWriter], list[str]]
+
+
+# Batches below FEW rows: the stock operator at once, and its gates again in one product. From there on every
+# step is written out, which saves computing the gates twice. From MANY rows on the gradient is computed
+# within the step, too, while what it is made of is in the cache. Measured for T=128, H=64.
+FEW, MANY = 8, 24
 
 
 class RecurrentLayer(NamedTuple):
     """A recurrent layer of one direction.
 
     `x` is `(T, N, I)`, `weight` `(k·H, I)`, `recurrence` `(k·H, H)`, `bias` `(2·k·H,)` or empty;
-    `first` are the initial states, each `(N, H)`.
+    `first` are the initial states, each `(N, H)`. `given` are the operator's own inputs.
     """
 
     x: str
@@ -34,6 +38,7 @@ class RecurrentLayer(NamedTuple):
     recurrence: str
     bias: str
     first: list[str]
+    given: list[str]
     length: int
     width: int
     hidden: int
@@ -65,6 +70,7 @@ def read_layer(node: onnx.NodeProto, to: Tape) -> RecurrentLayer:
         _without_direction(recurrence, to),
         _without_direction(bias, to),
         [_without_direction(name, to) or _zeros(x, size, to) for name in first],
+        [x, weight, recurrence, bias, "", *first],
         length,
         width,
         size,
@@ -117,7 +123,48 @@ def readers_of(gradients: Sequence[Adjoint | None], node: onnx.NodeProto, to: Ta
     return [*whole, "", ""][: 1 + STATES[node.op_type]]
 
 
-def write_states(
+def are_fewer(rows: int, layer: RecurrentLayer, to: NodeWriter) -> str:
+    """Whether the batch has fewer rows than these."""
+    return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
+
+
+def write_forward(
+    node: onnx.NodeProto,
+    layer: RecurrentLayer,
+    kept: Sequence[str],
+    before: str,
+    forms: tuple[Form, Form],
+    to: Tape,
+) -> None:
+    """Write the layer of a node in two `forms`, for batches of less than FEW rows and for larger ones.
+
+    `kept` are names for what is kept for the gradient, `before` the one among them of hₜ₋₁.
+    """
+    last = [to.name("last") for _ in layer.first]
+    few, more = to.body(), to.body()
+    results = forms[0](layer, few), forms[1](layer, more)
+    write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, *last], to)
+    _write_states(node, layer, before, last, to)
+
+
+def rows_of(sequence: str, to: NodeWriter) -> str:
+    """A sequence `(T, N, width)` as the matrix `(T·N, width)` of its rows."""
+    width = to.add("Shape", [sequence], start=2, end=3)
+    return to.add("Reshape", [sequence, to.add("Concat", [to.sizes(-1), width], axis=0)])
+
+
+def sequence_of(rows: str, layer: RecurrentLayer, width: int, to: NodeWriter) -> str:
+    """The matrix `(T·N, width)` as a sequence `(T, N, width)`."""
+    return to.add("Reshape", [rows, to.sizes(layer.length, -1, width)])
+
+
+def before_each(first: str, states: str, to: NodeWriter) -> str:
+    """The state before every step, `(T, N, H)`: the first one, then those after all steps but the last."""
+    earlier = to.add("Slice", [states, to.sizes(0), to.sizes(-1), to.sizes(0)])
+    return to.add("Concat", [to.add("Unsqueeze", [first, to.sizes(0)]), earlier], axis=0)
+
+
+def _write_states(
     node: onnx.NodeProto, layer: RecurrentLayer, before: str, last: Sequence[str], to: Tape
 ) -> None:
     """Write the outputs of a layer: hₜ, which is the state before every step but the first, then the last."""
@@ -137,20 +184,30 @@ def start_of(gradient: str, like: str, to: NodeWriter) -> str:
     return to.add("Mul", [like, to.number(0)])
 
 
+def product(gradient: str, values: str, to: NodeWriter) -> str:
+    """ḡᵀ·values, `(width of ḡ, width of the values)`, in one product over all T·N rows."""
+    return to.add("Gemm", [rows_of(gradient, to), rows_of(values, to)], transA=1)
+
+
 def lessened(a: str, b: str, to: NodeWriter) -> str:
     """a∘(1 − b) as a − a∘b, which needs no constant."""
     return to.add("Sub", [a, to.add("Mul", [a, b])])
 
 
-class Loop:
-    """What the backward loop of a layer reads, carries and leaves; `step` is what one round does.
+def summed(gradient: str, to: NodeWriter) -> str:
+    """Σḡ over all steps and rows."""
+    return to.add("ReduceSum", [gradient, to.sizes(0, 1)], keepdims=0)
 
-    With `of_x` the gradient of the input is wanted.
+
+class Loop:
+    """What the loop of a layer reads, carries and leaves; `step` is what one round does.
+
+    `within` says that everything is computed within the step, `of_x` that the input's gradient is wanted.
     """
 
-    def __init__(self, layer: RecurrentLayer, to: NodeWriter, *, of_x: bool) -> None:
+    def __init__(self, layer: RecurrentLayer, to: NodeWriter, *, within: bool, of_x: bool) -> None:
         self.layer, self.to, self.step = layer, to, to.body()
-        self._of_x = of_x
+        self._within, self._of_x = within, of_x
         self._sequences: dict[str, str] = {}
         self._collected: dict[str, str] = {}
         self._sums: list[ScanState] = []
@@ -161,6 +218,12 @@ class Loop:
         """What the step reads of a sequence `(T, N, ...)`."""
         return self._sequences.setdefault(sequence, self.step.name("of"))
 
+    def prepared(self, sequences: Sequence[str], make: Make) -> list[str]:
+        """What `make` makes of sequences, for the step to read."""
+        if self._within:
+            return make([self.of(name) for name in sequences], self.step)
+        return [self.of(name) for name in make(sequences, self.to)]
+
     def reaching(self, before: str, of_states: str) -> str:
         """All that reaches a state: `before` from the next step, and from its readers, if there are any."""
         if not of_states:
@@ -170,12 +233,18 @@ class Loop:
 
     def product(self, gradient: str, values: str, shape: Sequence[int]) -> Result:
         """ḡᵀ·values over all steps, of this shape; `gradient` is of the step, `values` a sequence."""
+        if not self._within:
+            every = self._collect(gradient)
+            return lambda: product(every, values, self.to)
         before = self.step.name("sum")
         after = self.step.add("Gemm", [gradient, self.of(values), before], transA=1)
         return self._added_up(before, after, shape)
 
     def total(self, gradient: str, width: int) -> Result:
         """Σḡ over all steps and rows, `(width,)`; `gradient` is of the step."""
+        if not self._within:
+            every = self._collect(gradient)
+            return lambda: summed(every, self.to)
         before = self.step.name("sum")
         after = self.step.add("Gemm", [self._every_row(), gradient, before])
         total = self._added_up(before, after, (1, width))
@@ -190,13 +259,19 @@ class Loop:
             self._ones = self.to.add("ConstantOfShape", [size], value=one)
         return self._ones
 
-    def of_inputs(self, gradient: Callable[[], str]) -> Result:
-        """ḡ·W of all steps, `(T, N, I)`; `gradient` writes ḡ of the step, where it is wanted."""
+    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], NodeWriter], str]) -> Result:
+        """ḡ·W of all steps, `(T, N, I)`, where ḡ is what `joined` makes of tensors of the step."""
+        if not self._within:
+            every = [self._collect(part) for part in parts]
+            return lambda: self.to.add("MatMul", [joined(every, self.to), self.layer.weight])
         if not self._of_x:
             return lambda: ""
-        each = self.step.add("MatMul", [gradient(), self.layer.weight])
-        collected = self._collected.setdefault(each, self.to.name("collected"))
+        each = self.step.add("MatMul", [joined(parts, self.step), self.layer.weight])
+        collected = self._collect(each)
         return lambda: collected
+
+    def _collect(self, name: str) -> str:
+        return self._collected.setdefault(name, self.to.name("collected"))
 
     def _added_up(self, before: str, after: str, shape: Sequence[int]) -> Result:
         zeros, place = self.to.add("ConstantOfShape", [self.to.sizes(*shape)]), len(self._sums)
@@ -225,10 +300,14 @@ def write_gradients(
     """
     places = [0, 1, 2, 3, *range(5, 5 + len(layer.first))]
     wanted = [i for i, place in enumerate(places) if to.wants(node, place)]
-    made = back(Loop(layer, to, of_x=0 in wanted))
+    few, many = to.body(), to.body()
+    loops = [Loop(layer, body, within=body is many, of_x=0 in wanted) for body in (few, many)]
+    made = [back(loop) for loop in loops]
+    results = [[result[i]() for i in wanted] for result in made]
+    outputs = [to.name("gradient") for _ in wanted]
+    write_choice(are_fewer(MANY, layer, to), (few, many), (results[0], results[1]), outputs, to)
     found: Adjoints = [None] * (places[-1] + 1)
-    for i in wanted:
-        value = made[i]()
+    for i, value in zip(wanted, outputs, strict=True):
         name = value if i == 0 else to.add("Unsqueeze", [value, to.sizes(0)])
         found[places[i]] = Adjoint(name, to.dims(node.input[places[i]], node))
     return found

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.recurrent import (
     Loop,
+    RecurrentLayer,
+    before_each,
     read_layer,
     readers_of,
     start_of,
+    write_forward,
     write_gradients,
-    write_states,
 )
 from edged.bundles.autodiff.tape import Adjoint, Tape, untrainable
-from edged.bundles.graph.writer import ScanState, attributes_of, write_scan
+from edged.bundles.graph.writer import NodeWriter, ScanState, attributes_of, write_scan
 
 if TYPE_CHECKING:
     import onnx
@@ -35,24 +37,35 @@ class RnnStates(NamedTuple):
 
 @forward("RNN")
 def rnn_forward(node: onnx.NodeProto, t: Tape) -> None:
-    """The layer, with what the gradient needs kept."""
+    """The layer, by the stock operator for batches of a few rows and step by step for larger ones."""
     if t.active.isdisjoint(node.output):
         t.copy(node)
         return
     activation = _ACTIVATIONS.get(attributes_of(node).get("activations", [b"Tanh"])[0])
     if activation is None:
         raise untrainable(node, "its activation is neither Tanh nor Relu")
-    layer, step = read_layer(node, t), t.body()
-    bias = t.add("Add", t.split(layer.bias, *[layer.hidden] * 2)) if layer.bias else ""
-    x, before = step.name("x"), step.name("h")
-    of_x = step.add("Gemm", [x, layer.weight, *([bias] if bias else [])], transB=1)
-    h = step.add(activation, [step.add("Gemm", [before, layer.recurrence, of_x], transB=1)])
-    states = [ScanState(layer.first[0], before, step.add("Identity", [h]))]
-    kept = RnnStates(t.name("kept"), t.name("kept"))
-    collected = {h: kept.h, step.add("Identity", [before]): kept.before}
-    last = write_scan(step, t, states=states, sequences={x: layer.x}, collected=collected)
+    layer, kept = read_layer(node, t), RnnStates(t.name("rnn"), t.name("rnn"))
     t.saved[node.name] = layer, kept, activation
-    write_states(node, layer, kept.before, last, t)
+
+    def at_once(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
+        whole = [to.name("whole"), to.name("whole")]
+        to.operator("RNN", layer.given, whole, hidden_size=layer.hidden, activations=[activation])
+        h = to.add("Squeeze", [whole[0], to.sizes(1)])
+        return [h, before_each(layer.first[0], h, to), to.add("Squeeze", [whole[1], to.sizes(0)])]
+
+    def step_by_step(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
+        bias = to.add("Add", to.split(layer.bias, *[layer.hidden] * 2)) if layer.bias else ""
+        step = to.body()
+        x, before = step.name("x"), step.name("h")
+        of_x = step.add("Gemm", [x, layer.weight, *([bias] if bias else [])], transB=1)
+        h = step.add(activation, [step.add("Gemm", [before, layer.recurrence, of_x], transB=1)])
+        after = step.add("Identity", [h])
+        collected = {h: to.name("kept"), step.add("Identity", [before]): to.name("kept")}
+        states = [ScanState(layer.first[0], before, after)]
+        last = write_scan(step, to, states=states, sequences={x: layer.x}, collected=collected)
+        return [*collected.values(), *last]
+
+    write_forward(node, layer, kept, kept.before, (at_once, step_by_step), t)
 
 
 @backward("RNN")
@@ -65,17 +78,19 @@ def rnn(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> A
     layer, kept, activation = t.saved[node.name]
     of_states, of_last = readers_of(gradients, node, t)
 
+    def slopes(parts: Sequence[str], to: NodeWriter) -> list[str]:
+        (h,) = parts
+        if activation == "Relu":
+            return [to.add("Sign", [h])]
+        return [to.add("Sub", [to.number(1), to.add("Mul", [h, h])])]
+
     def back(loop: Loop) -> list[Result]:
         layer, step = loop.layer, loop.step
         dh = step.name("dh")
-        h = loop.of(kept.h)
-        if activation == "Relu":
-            slope = step.add("Sign", [h])
-        else:
-            slope = step.add("Sub", [step.number(1), step.add("Mul", [h, h])])
+        (slope,) = loop.prepared([kept.h], slopes)
         gradient = step.add("Mul", [loop.reaching(dh, of_states), slope])
         after = step.add("MatMul", [gradient, layer.recurrence])
-        of_x = loop.of_inputs(lambda: gradient)
+        of_x = loop.of_inputs([gradient], lambda parts, _: parts[0])
         of_weight = loop.product(gradient, layer.x, (layer.hidden, layer.width))
         of_recurrence = loop.product(gradient, kept.before, (layer.hidden, layer.hidden))
         total = loop.total(gradient, layer.hidden)

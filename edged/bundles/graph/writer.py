@@ -1,4 +1,4 @@
-"""Writing nodes: those that take the place of an operator, bodies of Scan, whole networks."""
+"""Writing nodes: those that take the place of an operator, bodies of Scan and If, whole networks."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
 
-# ---- loops over a sequence ----------------------------------------------------------------------
+# ---- loops over a sequence, and choices between two forms --------------------------------------
 
 
 class ScanState(NamedTuple):
@@ -176,6 +176,18 @@ def write_scan(
         scan_output_directions=[int(backwards)] * len(collected) or None,
     )
     return last
+
+
+def write_choice(
+    condition: str,
+    forms: tuple[NodeWriter, NodeWriter],
+    results: tuple[list[str], list[str]],
+    outputs: list[str],
+    to: NodeWriter,
+) -> None:
+    """Write an If: the outputs are the first form's results where the condition holds, else the second's."""
+    yes, no = (_graph(form, [], result) for form, result in zip(forms, results, strict=True))
+    to.operator("If", [condition], outputs, then_branch=yes, else_branch=no)
 
 
 def _graph(

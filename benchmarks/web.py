@@ -124,7 +124,7 @@ def configuration(folder: Path, broker: int, port: int | None, bundle: Path | No
     values: dict[str, Any] = {
         "device": {"id": "bench"},
         "mqtt": {"host": "127.0.0.1", "port": broker},
-        "stream": {"topic": "bench/#", "features": FEATURES, "classes": CLASSES},
+        "stream": {"topic": "bench/#", "features": FEATURES, "classes": CLASSES, "label": "y"},
         "model": {"hidden": [128, 64]} if bundle is None else {"bundle": str(bundle)},
         "training": {
             "every": None,
@@ -168,13 +168,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
 def train_for_ever(folder: Path, port: int) -> None:
     """Give it labelled samples, and have it train until it ends."""
     x = np.random.default_rng(1).normal(size=(500, FEATURES)).round(4)
-    tensor = {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.tolist()}
-    answer = ask(port, PATH, {"inputs": [tensor], "parameters": {"record": True}})
-    labels = [
-        {"id": name, "label": int(row[:CLASSES].argmax())}
-        for name, row in zip(answer["outputs"][-1]["data"], x, strict=True)
-    ]
-    ask(port, "/api/commands/label", {"labels": labels})
+    records = [{"x": row.tolist(), "y": int(row[:CLASSES].argmax())} for row in x]
+    ask(port, "/v1/samples?topic=bench/http", records)
     subprocess.run(
         ["curl", "-sS", "--fail", "--unix-socket", str(folder / "edged.sock"), "-H",
          "content-type: application/json", "-d", '{"steps": 1000000}', "http://localhost/api/commands/train"],

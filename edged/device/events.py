@@ -32,9 +32,7 @@ class Listener:
     def predicted(self, payloads: list[bytes]) -> None:
         """Predictions were made, encoded as they are published."""
 
-    def answered(
-        self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[np.float64]
-    ) -> None:
+    def answered(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> None:
         """The same predictions as values, `n` of each; `ts` `(n,)` is the samples' time in Unix seconds."""
 
     def metrics(self, metrics: StreamMetrics) -> None:
@@ -87,12 +85,10 @@ class Events(Listener):
         for listener in self._listeners:
             listener.predicted(payloads)
 
-    def answered(
-        self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[np.float64]
-    ) -> None:
+    def answered(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> None:
         """Pass the news on: see `Listener.answered`."""
         for listener in self._listeners:
-            listener.answered(made, ids, keys, ts)
+            listener.answered(made, keys, ts)
 
     def metrics(self, metrics: StreamMetrics) -> None:
         """Pass the news on: see `Listener.metrics`."""

@@ -193,9 +193,7 @@ class LabelCommands:
             problems.append(problem)
             done.set()
 
-        self._pipeline.ingestor.submit(
-            Submission([reading], time.monotonic(), None, lambda _: done.set(), refused)
-        )
+        self._pipeline.ingestor.submit(Submission([reading], time.monotonic(), lambda _: done.set(), refused))
         if not done.wait(HOLD_SECONDS):
             raise StorageError("not on the disk yet; it may still come", where="samples.db")
         if problems:

@@ -119,13 +119,11 @@ class Ingestor:
     def submit(self, submission: Submission) -> None:
         """Take readings that come by another way than the broker; from any thread, never waits.
 
-        Raises RefusedError when ingest has stopped, a caller waits for predictions of windows, or too many
-        submissions wait; StorageError while the disk refuses: their sender does not repeat them.
+        Raises RefusedError when ingest has stopped or too many submissions wait; StorageError while the disk
+        refuses: their sender does not repeat them.
         """
         if self._committer.problem is not None:
             raise StorageError(self._committer.problem)
-        if self.windowing is not None and submission.placed is not None:
-            raise RefusedError("samples are windows of readings", remedy="send readings to the broker")
         if self._stopping:
             raise RefusedError("the daemon is stopping", remedy="send it again later")
         if len(self._submitted) >= MOST_SUBMITTED:
@@ -259,8 +257,6 @@ class Ingestor:
             known = len(group.labels)
             made = self.joiner.join(submission.readings, submission.received, group)
             submission.labels.extend(group.labels[known:])
-            if submission.placed is not None:
-                submission.placed(self._next_offset + len(readings))
             readings += made
             received += [submission.received] * len(made)
         if self._submitted:

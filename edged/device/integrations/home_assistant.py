@@ -153,13 +153,7 @@ class HomeAssistantDiscovery(Extension):
             self._scheduler.soon(self._announce)
         self._session.ack([delivery])
 
-    def answered(
-        self,
-        made: Predictions,
-        ids: Sequence[str],  # noqa: ARG002
-        keys: Sequence[str],
-        ts: NDArray[np.float64],
-    ) -> None:
+    def answered(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> None:
         """Take in predictions; on the thread that answers."""
         if self._enabled and self._config.serving.publish and self._states.answered(made, keys, ts):
             self._scheduler.soon(self._look)

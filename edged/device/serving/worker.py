@@ -244,7 +244,7 @@ class ServingWorker:
         self._events.predicted(encode(made, ids, keys, batch.ts[part], self._schema.classes))
         self.latencies.add(time.monotonic() - received[part])
         self._requester.answered(batch, part, ids, made)
-        self._events.answered(made, ids, keys, batch.ts[part])
+        self._events.answered(made, keys, batch.ts[part])
         if batch.aside:
             aside = batch.is_aside()[part]
             predictor.ignore(offsets[aside])

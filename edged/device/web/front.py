@@ -86,11 +86,11 @@ class WebRelay(Listener):
         if site is not None:
             site.predicted(payloads)
 
-    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
+    def answered(self, made: Predictions, keys: Sequence[str], ts: NDArray[Any]) -> None:
         """Pass on the predictions of samples `(n,)`; on the thread that answers."""
         site = self._server.site(self._name)
         if site is not None:
-            site.answered(made, ids, keys, ts)
+            site.answered(made, keys, ts)
 
 
 class WebServer(Extension, WebRelay):

@@ -114,9 +114,8 @@ class Site:
         """Stream predictions as they are published; on the thread that answers."""
         self.feed.predicted(payloads)
 
-    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
+    def answered(self, made: Predictions, keys: Sequence[str], ts: NDArray[Any]) -> None:
         """Pass on the predictions of samples `(n,)`; on the thread that answers."""
-        self.bridge.answered(made, ids)
         self._page.answered(keys, ts, made, self._pipeline.clock.monotonic())
 
     # ---- the history of the page -------------------------------------------------------------

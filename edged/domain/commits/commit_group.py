@@ -179,15 +179,13 @@ class CommitBacklog:
 class Submission:
     """Readings, or what messages say, that are taken together or not at all.
 
-    `received` is monotonic seconds. The ingest thread calls `placed` with the offset of the first
-    sample, before they are predicted, and `stored` once they are on the disk, with the number of `labels`
-    that have no sample; or `refused`, and not `stored`: before `placed` nothing was taken, after it an error
-    that nobody foresaw leaves open what is on the disk. `placed` is None where nobody waits for predictions.
+    `received` is monotonic seconds. The ingest thread calls `stored` once they are on the disk, with the
+    number of `labels` that have no sample; or `refused`. After an unexpected error they may be on the disk
+    though they were refused.
     """
 
     readings: Sequence[Seen]
     received: float
-    placed: Callable[[int], None] | None
     stored: Callable[[int], None]
     refused: Callable[[EdgedError], None]
     labels: list[LabelReading] = field(default_factory=list)  # those that look for their samples

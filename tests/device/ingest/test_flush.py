@@ -113,11 +113,7 @@ def test_what_somebody_waits_for_does_not_wait_for_company(dock: Dock) -> None:
         ingestor.receive(delivery(1))
         predicted(dock, 1)
         began = time.monotonic()
-        ingestor.submit(
-            Submission(
-                [Reading("k", [1.0, 2.0])], began, lambda _: None, lambda _: stored.set(), lambda _: None
-            )
-        )
+        ingestor.submit(Submission([Reading("k", [1.0, 2.0])], began, lambda _: stored.set(), lambda _: None))
         assert stored.wait(20)
         assert time.monotonic() - began < 30
         assert dock.stored() == 2

@@ -43,7 +43,7 @@ def say(dock: Dock, *readings: HoldReading) -> list[EdgedError]:
             def stored(_: int, done: threading.Event = done) -> None:
                 done.set()
 
-            ingestor.submit(Submission([reading], dock.clock.monotonic(), None, stored, refused))
+            ingestor.submit(Submission([reading], dock.clock.monotonic(), stored, refused))
             assert done.wait(20)
     return problems
 

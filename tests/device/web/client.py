@@ -6,8 +6,10 @@ import http.client
 import json
 import socket
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tests.running_device import Device
 
@@ -15,6 +17,7 @@ SCOPES = ("read", "infer", "control", "scrape", "ingest")
 TOKENS = {scope: f"{scope}-" + "0123456789abcdef" * 2 for scope in SCOPES}
 MODEL = "rig"
 INFER = f"/v2/models/{MODEL}/infer"
+NUMBERS = count(1)
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -88,6 +91,15 @@ def rows(x: list[list[float]], **more: Any) -> dict[str, Any]:
     return {"inputs": [tensor], **more}
 
 
+def store(client: Client, x: list[list[float]], key: str = "http") -> list[str]:
+    """Store samples under new ids, and return these; for a stream of the fields `x` and `id`."""
+    ids = [f"own-{next(NUMBERS)}" for _ in x]
+    records = [{"x": row, "id": name} for row, name in zip(x, ids, strict=True)]
+    answer = client("POST", f"/v1/samples?topic=sensors/{quote(key, safe='')}", records)
+    assert (answer.status, answer.json) == (200, {"accepted": len(x), "passed_over": 0}), answer
+    return ids
+
+
 def token_files(folder: Path, scopes: tuple[str, ...] = SCOPES) -> dict[str, str]:
     """Files with tokens, as the section `web.tokens` names them."""
     for scope in scopes:
@@ -100,7 +112,7 @@ def web_device(folder: Path, broker: int, port: int, web: dict[str, Any], **sect
     return Device(
         folder,
         broker,
-        {"features": 2, "classes": ["low", "high"]},
+        {"features": 2, "classes": ["low", "high"], "id": "id"},
         web={"listen": f"127.0.0.1:{port}"} | web,
         training={"new_labels": 30, "every": None},
         gate={"min_gain": -1, "max_regret": 1, "min_holdout": 1, "holdout": 0.2, "probation": 0},

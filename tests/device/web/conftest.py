@@ -62,7 +62,8 @@ def untrained(site: Site, folder: Path, name: str, **sections: Any) -> Iterator[
     """Another device, which does not train whatever is labelled; for whoever may open its Unix socket."""
     port, socket = free_port(), folder / "edged.sock"
     device = Device(
-        folder, site.broker.port, {"features": 2, "classes": ["low", "high"]}, device={"id": name},
+        folder, site.broker.port, {"features": 2, "classes": ["low", "high"], "id": "id"},
+        device={"id": name},
         web={"listen": None, "unix_socket": str(socket)}, training={"new_labels": 10**6, "every": None},
         model={"bundle": str(site.device.state / "bundle")}, **sections,
     )  # fmt: skip

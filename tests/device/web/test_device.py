@@ -18,7 +18,7 @@ import pytest
 
 from edged.device.web.limits import MAX_STREAMS
 from edged.workbench.demo.broker import free_port
-from tests.device.web.client import INFER, MODEL, Client, rows, token_files, web_device
+from tests.device.web.client import INFER, MODEL, Client, rows, store, token_files, web_device
 from tests.running_device import START_SECONDS, running, wait_until
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_large_answers_are_compressed_on_request(site: Site) -> None:
     assert len(short.body) < len(plain.body)
 
 
-def test_questions_are_no_samples_and_records_are(site: Site) -> None:
+def test_an_inference_request_stores_nothing(site: Site) -> None:
     client = site.using("infer")
     before = figures(site.using("scrape"))
     client("POST", INFER, rows([[1.0, 2.0]] * 3))
@@ -121,42 +121,18 @@ def test_questions_are_no_samples_and_records_are(site: Site) -> None:
     assert asked["edged_samples_total"] == before["edged_samples_total"]
     assert asked["edged_predictions_total"] == before["edged_predictions_total"] + 3
     known = len(site.listener.messages["predictions"])
-    answer = client(
-        "POST", INFER, rows([[1.0, 2.0], [3.0, 4.0]], parameters={"record": True, "key": "press"})
-    )
-    ids = answer.json["outputs"][-1]
-    assert (ids["name"], ids["shape"]) == ("sample_id", [2])
+    ids = store(client, [[1.0, 2.0], [3.0, 4.0]], "press")
     # What is answered is on the disk.
-    recorded = figures(site.using("scrape"))
-    assert recorded["edged_samples_total"] == before["edged_samples_total"] + 2
+    stored = figures(site.using("scrape"))
+    assert stored["edged_samples_total"] == before["edged_samples_total"] + 2
     site.listener.wait(lambda: len(site.listener.messages["predictions"]) >= known + 2)
     published = site.listener.messages["predictions"][known:]
-    assert [(p["id"], p["key"]) for p in published] == [(name, "press") for name in ids["data"]]
-    again = rows([[1.0, 2.0]], parameters={"record": True, "sample_id": "mine-1", "ts": 1_700_000_000})
-    assert client("POST", INFER, again).json["outputs"][-1]["data"] == ["mine-1"]
+    assert [(p["id"], p["key"]) for p in published] == [(name, "press") for name in ids]
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"record": 1},
-        {"record": True, "key": ""},
-        {"record": True, "key": ["a"]},
-        {"record": True, "ts": "soon"},
-        {"record": True, "sample_id": "two"},
-    ],
-)
-def test_what_cannot_be_recorded_is_400(site: Site, parameters: dict[str, Any]) -> None:
-    answer = site.using("infer")("POST", INFER, rows([[1.0, 2.0]] * 2, parameters=parameters))
-    assert answer.status == 400
-    assert answer.json["error"]
-
-
-def test_a_label_joins_what_was_recorded(site: Site) -> None:
+def test_a_label_joins_what_was_stored(site: Site) -> None:
     client = site.using("infer")
-    one = client("POST", INFER, rows([[1.0, 2.0]], parameters={"record": True})).json["outputs"][-1]["data"][
-        0
-    ]
+    one = store(client, [[1.0, 2.0]])[0]
     labelled = client("POST", "/api/commands/label", {"id": one, "label": "high"})
     assert labelled.status == 200
     assert labelled.json["data"].items() >= {"labelled": 1, "unknown": 0}.items()
@@ -172,7 +148,7 @@ def test_an_event_stream_tells_how_things_stand_and_what_happens(site: Site) -> 
     assert stream.response.getheader("content-type", "").startswith("text/event-stream")
     stream.wait(lambda: stream.named("state/model") and stream.named("metrics"))
     assert stream.named("state/model")[0]["version"] == 1
-    site.using("infer")("POST", INFER, rows([[1.0, 2.0]], parameters={"record": True, "key": "k"}))
+    store(site.using("infer"), [[1.0, 2.0]], "k")
     stream.wait(lambda: stream.named("predictions"))
     assert stream.named("predictions")[-1][-1]["key"] == "k"
     site.using("control")("POST", "/api/commands/pause", {"what": "training"})
@@ -283,10 +259,9 @@ def test_requests_survive_a_swap_and_a_rollback_and_the_end_is_quick(
 
 
 def learn(client: Client, rng: np.random.Generator) -> None:
-    """Record labelled samples until a run is due; all over HTTP."""
+    """Store labelled samples until a run is due; all over HTTP."""
     x = rng.normal(size=(60, 2)).round(4)
-    answer = client("POST", INFER, rows(x.tolist(), parameters={"record": True}))
-    names = answer.json["outputs"][-1]["data"]
+    names = store(client, x.tolist())
     labels = [{"id": n, "label": "high" if row[0] > 0 else "low"} for n, row in zip(names, x, strict=True)]
     assert client("POST", "/api/commands/label", {"labels": labels}).json["data"]["labelled"] == 60
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.device.web.page.sections import SECTIONS
-from tests.device.web.client import INFER, rows
+from tests.device.web.client import store
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
@@ -127,8 +127,7 @@ def test_the_first_load_is_small(site: Site) -> None:
 
 
 def test_what_comes_from_outside_is_text(site: Site) -> None:
-    request = rows([[0.5, 1.0]], parameters={"record": True, "key": HOSTILE})
-    assert site.unix("POST", INFER, request).status == 200
+    store(site.unix, [[0.5, 1.0]], HOSTILE)
     client = site.using("control")
     wait_until(lambda: "onerror" in sections(client, "predictions")["predictions"])
     site.listener.publish("sensors/x", "{<script>")
@@ -167,8 +166,7 @@ def test_an_evaluation_is_on_the_page_and_in_the_report(still: Site) -> None:
     report = client("GET", "/api/report")
     assert report.headers["content-disposition"] == 'attachment; filename="edged-still.html"'
     assert "<button" not in report.body.decode()
-    request = rows([[i / 40, 1.0] for i in range(40)], parameters={"record": True, "key": "judged"})
-    ids = still.unix("POST", "/v2/models/still/infer", request).json["outputs"][-1]["data"]
+    ids = store(still.unix, [[i / 40, 1.0] for i in range(40)], "judged")
     command(client, "label", labels=[{"id": name, "label": "low"} for name in ids])
     command(client, "evaluate")
     wait_until(lambda: "accuracy" in sections(client, "actions")["actions"])

@@ -16,7 +16,7 @@ from edged.domain.training.trainer_messages import RunProgress
 from edged.host.vitals import BoardVitals
 from edged.storage.outbox.tables import OutboxBacklog
 from tests.commands import edged
-from tests.device.web.client import rows
+from tests.device.web.client import store
 
 if TYPE_CHECKING:
     from tests.device.web.conftest import Site
@@ -51,8 +51,7 @@ def shown(*words: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_status_watch_and_page_tell_the_same(still: Site) -> None:
-    request = rows([[0.1, 0.2]] * 5, parameters={"record": True, "key": "told"})
-    names = still.unix("POST", "/v2/models/still/infer", request).json["outputs"][-1]["data"]
+    names = store(still.unix, [[0.1, 0.2]] * 5, "told")
     labels = [{"id": name, "label": "low"} for name in names]
     assert still.unix("POST", "/api/commands/label", {"labels": labels}).status == 200
     assert still.unix("POST", "/api/commands/train", {}).status < 300

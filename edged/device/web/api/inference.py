@@ -1,8 +1,4 @@
-"""The Open Inference Protocol v2 (kserve/open-inference-protocol): health, metadata and predictions.
-
-`parameters.record: true` makes samples of the rows: edged stores, predicts, publishes and learns from them as
-from messages of the broker, and answers when they are on disk.
-"""
+"""The Open Inference Protocol v2 (kserve/open-inference-protocol): health, metadata and predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ from edged.device.web.api.prometheus_text import PREDICTION, Histogram
 from edged.device.web.api.tensors import (
     Floats,
     TensorReader,
-    TensorRequest,
     answer,
     inputs_of,
     outputs_of,
@@ -29,10 +24,8 @@ from edged.device.web.bridge import ServingBridge
 from edged.device.web.http.bodies import HttpError, as_json, json_bytes, read_body, respond
 from edged.device.web.http.routes import http_error
 from edged.domain.judging.predictions import Predictions
-from edged.domain.stream.sample import Reading
 from edged.domain.stream.schema import Schema
-from edged.errors import EdgedError, ModelError, RefusedError, RejectedSampleError
-from edged.mqtt.field_access import parse_id, parse_key, parse_time
+from edged.errors import EdgedError, ModelError, RefusedError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -40,7 +33,6 @@ if TYPE_CHECKING:
 
 
 PLATFORM = "onnxruntime_onnx"
-KEY = "http"  # of recorded samples that name none
 
 
 class Inference:
@@ -143,21 +135,9 @@ class Inference:
         version = self._wanted(request)
         headers: dict[bytes, bytes] = request.scope["edged.headers"]
         asked = self._reader.read(await read_body(request.scope, request.receive), headers)
-        record = asked.parameters.get("record", False)
-        if type(record) is not bool:
-            raise wrong("record must be true or false")
-        ids, more = None, None
-        if record:
-            if version not in (None, self._predictor.champion.version):
-                raise wrong("samples are answered by the champion: record without a version")
-            made, ids, versions = (await self._bridge.record(_readings(asked))).answer()
-            if len(set(versions)) > 1:
-                more = {"model_versions": ",".join(map(str, versions))}
-        else:
-            made = await self._predict(asked.x, version)
+        made = await self._predict(asked.x, version)
         _finite(made.output)
-        found = answer(asked, made, self._schema, model=self.model, ids=ids, parameters=more)
-        return respond(headers, json_bytes(found)), made.version
+        return respond(headers, json_bytes(answer(asked, made, self._schema, self.model))), made.version
 
     async def _predict(self, x: Floats, version: int | None) -> Predictions:
         try:
@@ -166,20 +146,6 @@ class Inference:
             raise HttpError(404, problem.line(), kind="version") from None
         except ModelError as problem:
             raise HttpError(500, problem.line(), kind="model") from None
-
-
-def _readings(asked: TensorRequest) -> list[Reading]:
-    """Convert rows to readings for ingest; `key`, `ts` and `sample_id` are parameters of the request."""
-    given = asked.parameters
-    try:
-        key = parse_key(given["key"]) if "key" in given else KEY
-        ts = parse_time(given["ts"]) if "ts" in given else None
-        name = parse_id(given["sample_id"]) if "sample_id" in given else None
-    except RejectedSampleError as problem:
-        raise wrong(problem.what) from None
-    if name is not None and len(asked.x) > 1:
-        raise wrong("sample_id names one sample: record the rows one by one")
-    return [Reading(key, row, ts, id=name) for row in asked.x]
 
 
 def _finite(output: Any) -> None:

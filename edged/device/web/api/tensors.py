@@ -7,7 +7,7 @@ them. Parameters that ask for binary tensors in the answer are ignored, as the p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ class TensorRequest:
     x: Floats
     outputs: tuple[str, ...]
     id: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def wrong(what: str, remedy: str = "") -> HttpError:
@@ -92,13 +91,11 @@ class TensorReader:
         inputs = request.get("inputs")
         if type(inputs) is not list or len(inputs) != 1 or type(inputs[0]) is not dict:
             raise wrong(f"inputs must be a list with one tensor, {INPUT!r}")
-        parameters = _parameters(request, "the request")
+        _parameters(request, "the request")
         name = request.get("id")
         if "id" in request and (type(name) is not str or len(name) > 256):
             raise wrong("id must be a text of at most 256 characters")
-        return TensorRequest(
-            self._rows(inputs[0]), self._wanted(request.get("outputs", [])), name, parameters
-        )
+        return TensorRequest(self._rows(inputs[0]), self._wanted(request.get("outputs", [])), name)
 
     def _rows(self, tensor: dict[str, Any]) -> Floats:
         if tensor.get("name") != INPUT:
@@ -170,35 +167,19 @@ def _flattened(data: list[Any], shape: tuple[int, ...]) -> list[Any]:
 # ---- answers ---------------------------------------------------------------------------------
 
 
-def answer(
-    asked: TensorRequest,
-    made: Predictions,
-    schema: Schema,
-    *,
-    model: str,
-    ids: list[str] | None = None,
-    parameters: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the fields of an answer; `asked` and `made` have `n` rows each.
-
-    With `ids`, the samples that the rows became, the answer has a further output `sample_id`.
-    """
-    wanted = asked.outputs if ids is None else (*asked.outputs, "sample_id")
+def answer(asked: TensorRequest, made: Predictions, schema: Schema, model: str) -> dict[str, Any]:
+    """Return the fields of an answer; `asked` and `made` have `n` rows each."""
     return {
         "model_name": model,
         "model_version": str(made.version),
         **({} if asked.id is None else {"id": asked.id}),
-        **({"parameters": parameters} if parameters else {}),
-        "outputs": [_output(name, made, schema, ids) for name in wanted],
+        "outputs": [_output(name, made, schema) for name in asked.outputs],
     }
 
 
-def _output(name: str, made: Predictions, schema: Schema, ids: list[str] | None) -> dict[str, Any]:
-    rows = len(made.output)
-    if name == "sample_id":
-        return {"name": name, "datatype": "BYTES", "shape": [rows], "data": ids}
+def _output(name: str, made: Predictions, schema: Schema) -> dict[str, Any]:
     if name == "label":
         labels = [schema.classes[int(at)] for at in made.answers[:, 0].tolist()]
-        return {"name": name, "datatype": "BYTES", "shape": [rows], "data": labels}
+        return {"name": name, "datatype": "BYTES", "shape": [len(labels)], "data": labels}
     values = made.confidence if name == "confidence" and made.confidence is not None else made.output
     return {"name": name, "datatype": "FP32", "shape": list(values.shape), "data": values.ravel().tolist()}

@@ -28,7 +28,7 @@ from edged.config import Config
 from edged.device.commands.answers import CommandAnswers
 from edged.device.fleet_member.member import Member
 from edged.device.integrations.home_assistant import hub_message
-from edged.device.learning.scheduler import trigger_rules
+from edged.device.learning.scheduler import needed_labels
 from edged.device.one_stream import RunningStream
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.pipeline import head_of, label_requests
@@ -115,8 +115,8 @@ def held_back(config: Config) -> Any:
 
 def triggers(config: Config) -> Any:
     """What 100 new labels start, with and without a schedule."""
-    rules = trigger_rules(config.training)
-    return [Triggers(rules, scheduled=due).wanted(100) for due in (False, True)]
+    needed = needed_labels(config.training)
+    return [Triggers(needed, scheduled=due).wanted(100) for due in (False, True)]
 
 
 def network(config: Config) -> Any:

@@ -36,7 +36,7 @@ from edged.domain.training.trainer_messages import (
     RunRequest,
 )
 from edged.domain.training.training_run import RunCause, RunEnd, RunOptions, RunResult
-from edged.domain.training.triggers import LearningPolicy, TriggerRules, Triggers
+from edged.domain.training.triggers import LearningPolicy, Triggers
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.registry import Registry
@@ -60,12 +60,11 @@ HELD_RUN = "the command resume, to continue a run that was cut off"
 LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the run had done
 
 
-def trigger_rules(config: TrainingConfig, *, labels_itself: bool = False) -> TriggerRules:
-    """Return the configured rules of what starts a run."""
+def needed_labels(config: TrainingConfig, *, labels_itself: bool = False) -> int | None:
+    """Return how many new labels start a run; None if none do."""
     if config.new_labels == 0:
-        return TriggerRules(None, 1)
-    least = config.new_labels or (UNHURRIED if labels_itself else USUAL_LABELS)
-    return TriggerRules(least, least)
+        return None
+    return config.new_labels or (UNHURRIED if labels_itself else USUAL_LABELS)
 
 
 def backoff_rules(config: TrainingConfig) -> BackoffRules:
@@ -108,7 +107,7 @@ class TrainingScheduler:
         self.client = client
         kept = registry.get_value(BACKOFF)
         self._labels_itself = config.stream.resolved_task == "reconstruct"
-        self.triggers = Triggers(trigger_rules(config.training, labels_itself=self._labels_itself))
+        self.triggers = Triggers(needed_labels(config.training, labels_itself=self._labels_itself))
         same = kept is not None and kept["bundle"] == bundle
         self.backoff = FailureBackoff.recalled(backoff_rules(config.training), kept if same else None)
         self.triggers.back_off(clock.monotonic(), self.backoff.wait)
@@ -131,7 +130,7 @@ class TrainingScheduler:
     def configure(self, config: Config) -> None:
         """Go by another configuration from the next run on."""
         training = config.training
-        self.triggers.rules = trigger_rules(training, labels_itself=self._labels_itself)
+        self.triggers.new_labels = needed_labels(training, labels_itself=self._labels_itself)
         self.backoff.rules = backoff_rules(training)
         self._go_by(training)
         self.client.configure(config)

@@ -12,18 +12,11 @@ SCARCE = 4  # times as many samples as labels are waited for: then half as many 
 LEAST_PART, WHOLE_FROM = 0.3, 0.15
 
 
-@dataclass(frozen=True)
-class TriggerRules:
-    """New labels that start a run (None: none do), and with which a scheduled run is worth it."""
-
-    new_labels: int | None = 500
-    min_new_samples: int = 500
-
-
 @dataclass
 class Triggers:
     """Decides whether to train now. One run at a time; a command overrides all guards but that.
 
+    `new_labels` start a run, and make a scheduled run worth it. None: none do, and one is worth it.
     Set `scheduled` when the schedule fires, `commanded` when someone asks, `interrupted` when a run was
     cut off, `drifted` and `fallen` when a drift is signalled or live quality falls; all are taken back when
     they were acted on. `warned` halves the new labels that start a run until one has begun; so does
@@ -31,7 +24,7 @@ class Triggers:
     data is dropped, not kept.
     """
 
-    rules: TriggerRules
+    new_labels: int | None
     scheduled: bool = False
     commanded: bool = False
     interrupted: bool = False
@@ -49,7 +42,7 @@ class Triggers:
     def cancelled(self, new: int) -> None:
         """Record that a run of `new` labels was cancelled: wait for as many more as start one."""
         self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False
-        self.least = new + max(self.rules.new_labels or 0, self.rules.min_new_samples)
+        self.least = new + (self.new_labels or 1)
 
     def wanted(self, new: int) -> str | None:
         """Return the trigger that would start a run with `new` labels, regardless of pauses."""
@@ -63,7 +56,7 @@ class Triggers:
         if new >= FEWEST and (self.drifted or self.fallen):
             return "drift" if self.drifted else "quality"
         if self.scheduled:
-            if new >= self.rules.min_new_samples:
+            if new >= (self.new_labels or 1):
                 return "schedule"
             self.scheduled = False
         return "labels" if new >= self.needed else None
@@ -71,15 +64,15 @@ class Triggers:
     @property
     def needed(self) -> float:
         """New labels that start a run by themselves."""
-        if self.rules.new_labels is None:
+        if self.new_labels is None:
             return float("inf")
         half = self.warned or self.until_scarce <= 0
-        return max(self.rules.new_labels / 2 if half else self.rules.new_labels, self.least)
+        return max(self.new_labels / 2 if half else self.new_labels, self.least)
 
     @property
     def until_scarce(self) -> int:
         """Samples after which half as many labels are enough to start a run."""
-        return SCARCE * (self.rules.new_labels or 0) - self.arrived
+        return SCARCE * (self.new_labels or 0) - self.arrived
 
     def pause_reason(self, monotonic: float) -> str | None:
         """Return why no automatic run can start: the pause after the previous one; None if one can."""

@@ -209,14 +209,13 @@ class Replay(Listener):
 
     def _block(self, position: int) -> int:
         """How many samples can pass before a trigger could fire: each brings one label at most."""
-        rules = self.scheduler.triggers.rules
         need = BLOCK
         triggers = self.scheduler.triggers
-        if rules.new_labels is not None:
+        if triggers.new_labels is not None:
             triggers.arrived, new = self.scheduler.arrived, self.scheduler.new()
             need = max(1, ceil(triggers.needed) - new)
             if triggers.until_scarce > 0:
-                need = min(need, max(triggers.until_scarce, ceil(rules.new_labels / 2) - new))
+                need = min(need, max(triggers.until_scarce, ceil(triggers.new_labels / 2) - new))
         if triggers.drifted or triggers.fallen:
             need = FEWEST
         if self.recall.bank():

@@ -22,7 +22,7 @@ from edged.domain.training.training_run import (
     RunOptions,
     RunResult,
 )
-from edged.domain.training.triggers import TriggerRules, Triggers
+from edged.domain.training.triggers import Triggers
 from edged.errors import EdgedError, RefusedError
 from tests.device.learning.test_urgent_work import House
 
@@ -144,7 +144,7 @@ def test_where_only_commands_train_a_run_that_was_cut_off_goes_on_as_the_command
 
 
 def test_after_a_cancelled_run_as_many_labels_have_to_come_as_start_one() -> None:
-    triggers = Triggers(TriggerRules(new_labels=40, min_new_samples=30), drifted=True, interrupted=True)
+    triggers = Triggers(new_labels=40, drifted=True, interrupted=True)
     triggers.cancelled(100)
     assert triggers.wanted(139) is None
     assert triggers.wanted(140) == "labels"

@@ -13,7 +13,7 @@ import pytest
 
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
-from edged.device.learning.scheduler import DISK_SECONDS, trigger_rules
+from edged.device.learning.scheduler import DISK_SECONDS, needed_labels
 from edged.device.learning.trainer_client import NothingNewError
 from edged.domain.drift.signals import DriftSignal, Level
 from edged.domain.training.trainer_messages import (
@@ -440,7 +440,7 @@ def test_a_trainer_that_rests_takes_longer_and_does_the_same(
 def test_how_many_labels_start_a_run(
     tmp_path: Path, bundle: Bundle, settings: Any, labels: int | None
 ) -> None:
-    assert trigger_rules(Plant(tmp_path, bundle, 0, **settings).config.training).new_labels == labels
+    assert needed_labels(Plant(tmp_path, bundle, 0, **settings).config.training) == labels
 
 
 def test_a_damaged_checkpoint_is_told_and_counted_once(tmp_path: Path, bundle: Bundle) -> None:
@@ -462,8 +462,6 @@ def test_a_damaged_checkpoint_is_told_and_counted_once(tmp_path: Path, bundle: B
 def test_streams_that_label_themselves_are_learned_from_unhurriedly(tmp_path: Path, bundle: Bundle) -> None:
     """Unless it is configured otherwise, by whichever trigger."""
     config = Plant(tmp_path, bundle, 0).config.training
-    assert trigger_rules(config).min_new_samples == 40
-    slow = trigger_rules(config, labels_itself=True)
-    assert (slow.new_labels, slow.min_new_samples) == (400, 400)
-    own = trigger_rules(config.model_copy(update={"new_labels": 7}), labels_itself=True)
-    assert (own.new_labels, own.min_new_samples) == (7, 7)
+    assert needed_labels(config) == 40
+    assert needed_labels(config, labels_itself=True) == 400
+    assert needed_labels(config.model_copy(update={"new_labels": 7}), labels_itself=True) == 7

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edged.domain.training.training_run import RunOptions
-from edged.domain.training.triggers import FEWEST, LearningPolicy, TriggerRules, Triggers
+from edged.domain.training.triggers import FEWEST, LearningPolicy, Triggers
 
 
 def decide(triggers: Triggers, new: int, monotonic: float) -> str | None:
@@ -15,22 +15,30 @@ def decide(triggers: Triggers, new: int, monotonic: float) -> str | None:
 
 
 def test_enough_new_labels_start_a_run() -> None:
-    triggers = Triggers(TriggerRules(new_labels=100, min_new_samples=50))
+    triggers = Triggers(new_labels=100)
     assert decide(triggers, 99, 0.0) is None
     assert decide(triggers, 100, 0.0) == "labels"
 
 
 def test_a_schedule_with_too_little_data_is_dropped() -> None:
-    triggers = Triggers(TriggerRules(new_labels=None, min_new_samples=50))
+    triggers = Triggers(new_labels=None)
     triggers.scheduled = True
-    assert decide(triggers, 49, 0.0) is None
+    assert decide(triggers, 0, 0.0) is None
     assert decide(triggers, 60, 0.0) is None, "the missed schedule must not fire later"
     triggers.scheduled = True
-    assert decide(triggers, 60, 0.0) == "schedule"
+    assert decide(triggers, 1, 0.0) == "schedule"
+
+
+def test_a_schedule_with_fewer_labels_than_start_a_run_is_dropped() -> None:
+    triggers = Triggers(new_labels=50, scheduled=True)
+    assert decide(triggers, 49, 0.0) is None
+    assert not triggers.scheduled
+    triggers.scheduled = True
+    assert decide(triggers, 50, 0.0) == "schedule"
 
 
 def test_a_failure_holds_back_all_but_a_command() -> None:
-    triggers = Triggers(TriggerRules(new_labels=1))
+    triggers = Triggers(new_labels=1)
     triggers.back_off(5.0, 8.0)
     assert (decide(triggers, 9, 12.9), decide(triggers, 9, 13.0)) == (None, "labels")
     triggers.back_off(13.0, 8.0)
@@ -39,7 +47,7 @@ def test_a_failure_holds_back_all_but_a_command() -> None:
 
 
 def test_a_run_that_was_cut_off_needs_no_new_labels() -> None:
-    triggers = Triggers(TriggerRules(new_labels=500), interrupted=True)
+    triggers = Triggers(new_labels=500, interrupted=True)
     triggers.back_off(0.0, 1.0)
     assert decide(triggers, 0, 0.5) is None
     assert decide(triggers, 0, 1.0) == "resume"
@@ -50,7 +58,7 @@ def test_a_run_that_was_cut_off_needs_no_new_labels() -> None:
 
 
 def test_a_drift_starts_a_run_with_few_labels() -> None:
-    triggers = Triggers(TriggerRules(new_labels=100, min_new_samples=100))
+    triggers = Triggers(new_labels=100)
     triggers.drifted = True
     assert decide(triggers, FEWEST - 1, 0.0) is None
     assert decide(triggers, FEWEST, 0.0) == "drift"
@@ -58,13 +66,13 @@ def test_a_drift_starts_a_run_with_few_labels() -> None:
 
 
 def test_a_fall_of_quality_starts_a_run() -> None:
-    triggers = Triggers(TriggerRules(new_labels=100))
+    triggers = Triggers(new_labels=100)
     triggers.fallen = True
     assert decide(triggers, FEWEST, 0.0) == "quality"
 
 
 def test_a_warning_halves_what_a_run_needs_until_one_begins() -> None:
-    triggers = Triggers(TriggerRules(new_labels=100))
+    triggers = Triggers(new_labels=100)
     triggers.warned = True
     assert decide(triggers, 49, 0.0) is None
     assert decide(triggers, 50, 0.0) == "labels"
@@ -72,7 +80,7 @@ def test_a_warning_halves_what_a_run_needs_until_one_begins() -> None:
 
 
 def test_where_few_samples_get_labels_half_as_many_are_enough() -> None:
-    triggers = Triggers(TriggerRules(new_labels=40), arrived=159)
+    triggers = Triggers(new_labels=40, arrived=159)
     assert (triggers.until_scarce, decide(triggers, 39, 0.0)) == (1, None)
     triggers.arrived = 160
     assert decide(triggers, 19, 0.0) is None
@@ -80,7 +88,7 @@ def test_where_few_samples_get_labels_half_as_many_are_enough() -> None:
 
 
 def test_what_is_wanted_stays_wanted_while_something_holds_it_back() -> None:
-    triggers = Triggers(TriggerRules(new_labels=None, min_new_samples=50))
+    triggers = Triggers(new_labels=None)
     triggers.scheduled = True
     assert (triggers.wanted(60), triggers.wanted(60)) == ("schedule", "schedule")
     triggers.begun("schedule")

@@ -198,17 +198,6 @@ class PlacedHoldout(Holdout, Protocol):
         """Numbers for the keys of these samples, and which of its key each is, both `(n,)`."""
 
 
-class Delivery(Protocol):
-    """One MQTT message as the session hands it over."""
-
-    topic: str
-    payload: bytes
-    mid: int
-    dup: bool
-    epoch: int
-    received: float
-
-
 class Broker(Protocol):
     """The connection that deliveries come over, as ingest uses it."""
 

@@ -12,10 +12,10 @@ from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.joiner import Joiner
 from edged.device.ingest.notices import IngestNotices
 from edged.domain.commits.commit_group import CommitGroup
-from edged.domain.protocols import Delivery
 from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, Reading
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.topics import matches
 from edged.storage.samples.log import SampleLog
@@ -56,7 +56,7 @@ class Arrivals:
         """Features without a value so far, for want of which no sample can be made."""
         return self._joiner.awaited
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: ReceivedMessage) -> None:
         """Count one message, and what ingest would make of it."""
         group = CommitGroup()
         found = self._decoder.decode(delivery, (0, 0), group)

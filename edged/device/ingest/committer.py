@@ -20,12 +20,13 @@ from edged.device.ingest.decoder import SampleDecoder
 from edged.domain.commits.commit_delay import CommitDelay
 from edged.domain.commits.commit_group import CommitBacklog, CommitGroup, Submission
 from edged.domain.commits.redelivery import Packet, Redelivery
-from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink
+from edged.domain.protocols import Broker, ModelSupervisor, SampleSink
 from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.errors import StorageError
 from edged.host.systemd import Watchdog
 from edged.host.turns import Turns, TurnThreads
 from edged.logs import disk_may_refuse, get_logger
+from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class GroupCommitter:
 
     # ---- what is decoded -------------------------------------------------------------------
 
-    def accept(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> bool:
+    def accept(self, delivery: ReceivedMessage, packet: Packet, group: CommitGroup) -> bool:
         """Put a delivery into `group`; False if it is not to be decoded.
 
         A redelivery of a stored message is only acknowledged with the group, that of a buffered one takes
@@ -282,7 +283,7 @@ class GroupCommitter:
             self._broker.drop()
         self._notices.problem_changed()
 
-    def start_over(self, deliveries: Sequence[Delivery], submissions: Sequence[Submission]) -> None:
+    def start_over(self, deliveries: Sequence[ReceivedMessage], submissions: Sequence[Submission]) -> None:
         """After an error that nobody foresaw: have everything that is here delivered again.
 
         That is all that is buffered, and `deliveries` and `submissions`, which are not yet. What still comes

@@ -13,13 +13,13 @@ from edged.clock import Clock
 from edged.config import StreamConfig
 from edged.domain.commits.commit_group import CommitGroup
 from edged.domain.commits.redelivery import Packet
-from edged.domain.protocols import Delivery
 from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.observation import HoldReading, Observation, Seen
 from edged.domain.stream.refusals import RefusalMonitor
 from edged.domain.stream.sample import Batch, LabelReading, Reading, Rejected
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import label_codec
 from edged.mqtt.topics import matches
 
@@ -64,7 +64,9 @@ class SampleDecoder:
         """Why most messages, or most labels, are refused; None when most are taken."""
         return self.messages.problem or self.labels.problem
 
-    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Reading | list[Seen] | None:
+    def decode(
+        self, delivery: ReceivedMessage, packet: Packet, group: CommitGroup
+    ) -> Reading | list[Seen] | None:
         """Return what a message says; labels of samples, bad ones, and bad messages go to `group`."""
         of_label = self._label_codec is not None and matches(self._label_filter, delivery.topic)
         try:
@@ -91,7 +93,7 @@ class SampleDecoder:
             self.record(self.labels if of_label else self.messages, f"{delivery.topic}: {problem.what}")
         return None
 
-    def _several(self, found: Sequence[Seen], delivery: Delivery, group: CommitGroup) -> list[Seen]:
+    def _several(self, found: Sequence[Seen], delivery: ReceivedMessage, group: CommitGroup) -> list[Seen]:
         """Let in what one message says of several samples, or of parts of them, and its labels."""
         accepted: list[Seen] = []
         for one in found:
@@ -104,7 +106,9 @@ class SampleDecoder:
                     accepted.append(one)
         return accepted
 
-    def _look_at_label(self, reading: Reading | Observation, delivery: Delivery, group: CommitGroup) -> None:
+    def _look_at_label(
+        self, reading: Reading | Observation, delivery: ReceivedMessage, group: CommitGroup
+    ) -> None:
         """Say where a label came from; one that the stream does not know is quarantined, its sample stays."""
         if reading.label is not None:
             self.record(self.labels, None)

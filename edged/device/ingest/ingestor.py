@@ -22,7 +22,7 @@ from edged.device.ingest.joiner import Joiner
 from edged.domain.commits.commit_delay import FlushRequests
 from edged.domain.commits.commit_group import CommitGroup, Submission
 from edged.domain.commits.redelivery import Packet, checksum
-from edged.domain.protocols import Delivery, SampleSink
+from edged.domain.protocols import SampleSink
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import RECENT, TemporalContext
@@ -30,6 +30,7 @@ from edged.errors import RefusedError, StorageError
 from edged.host.systemd import Watchdog
 from edged.host.turns import Turns, TurnThreads
 from edged.logs import get_logger
+from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Ingestor:
         self._restored = False
         self._room = INBOX_FACTOR * config.mqtt.constants.receive_maximum + self._config.constants.commit_rows
         self._next_offset = store.next_offset()
-        self._inbox: collections.deque[Delivery] = collections.deque()
+        self._inbox: collections.deque[ReceivedMessage] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
         self._admitted: list[Submission] = []  # those that the committer does not have yet
         self._wake = Turns(TurnThreads("ingest", 1))
@@ -104,7 +105,7 @@ class Ingestor:
 
     # ---- the network thread's side ---------------------------------------------------------
 
-    def receive(self, delivery: Delivery) -> None:
+    def receive(self, delivery: ReceivedMessage) -> None:
         """Take a delivery; little more than an append, for this runs on the network thread.
 
         At QoS 1 the broker holds back what has no room, at QoS 0 it is counted and dropped.
@@ -183,7 +184,7 @@ class Ingestor:
         return True
 
     def _turn(self, *, woken: bool) -> None:
-        deliveries: list[Delivery] = []
+        deliveries: list[ReceivedMessage] = []
         if woken:
             self._gather()
         self._wake.clear()
@@ -232,7 +233,7 @@ class Ingestor:
             before = len(self._inbox)
             time.sleep(0.001)
 
-    def _pop_deliveries(self) -> list[Delivery]:
+    def _pop_deliveries(self) -> list[ReceivedMessage]:
         count = min(len(self._inbox), self._config.constants.commit_rows)
         deliveries = [self._inbox.popleft() for _ in range(count)]
         if self._inbox:
@@ -267,7 +268,7 @@ class Ingestor:
             received = self._put(group, readings, received, [None] * len(readings))
             self._hand_on(group, np.asarray(received, np.float64))
 
-    def ingest_messages(self, deliveries: Sequence[Delivery]) -> None:
+    def ingest_messages(self, deliveries: Sequence[ReceivedMessage]) -> None:
         """Decode messages, and hand them on for prediction and for the next commit."""
         self.received += len(deliveries)
         self._restore()
@@ -308,7 +309,7 @@ class Ingestor:
 
     # ---- from messages to a batch ----------------------------------------------------------
 
-    def _decode_all(self, deliveries: Sequence[Delivery]) -> tuple[CommitGroup, NDArray[np.float64]]:
+    def _decode_all(self, deliveries: Sequence[ReceivedMessage]) -> tuple[CommitGroup, NDArray[np.float64]]:
         group = CommitGroup()
         readings: list[Reading] = []
         received: list[float] = []

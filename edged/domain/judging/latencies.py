@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,6 @@ from edged.domain.stream.quantiles import quantiles
 from edged.domain.training.message import Message
 
 LATENCIES = 4096
-
-
-class LatencyCounter(Protocol):
-    """Counts latencies, such as a histogram."""
-
-    def add_many(self, values: NDArray[np.float64]) -> None:
-        """Count latencies `(n,)` in seconds."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ class Latencies:
     """The newest latencies in seconds, for percentiles; single writer."""
 
     def __init__(self) -> None:
-        self._counter: LatencyCounter | None = None
+        self._count_in: Callable[[NDArray[np.float64]], None] | None = None
         self._ring = np.zeros(LATENCIES, np.float64)
         self._count = 0
 
@@ -42,12 +35,12 @@ class Latencies:
         newest = seconds[-LATENCIES:]
         self._ring[(self._count + np.arange(len(newest))) % LATENCIES] = newest
         self._count += len(newest)
-        if self._counter is not None:
-            self._counter.add_many(seconds)
+        if self._count_in is not None:
+            self._count_in(seconds)
 
-    def count_in(self, counter: LatencyCounter) -> None:
-        """Pass all later latencies to `counter` too; it replaces an earlier counter."""
-        self._counter = counter
+    def count_in(self, count: Callable[[NDArray[np.float64]], None]) -> None:
+        """Pass all later latencies to `count` too; it replaces an earlier one."""
+        self._count_in = count
 
     def percentiles(self) -> LatencyPercentiles:
         """Median and 99th percentile in milliseconds."""

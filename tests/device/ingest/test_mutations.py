@@ -31,7 +31,6 @@ from tests.mutations import Mutations
 if TYPE_CHECKING:
     from edged.domain.commits.commit_group import CommitGroup
     from edged.domain.commits.redelivery import Packet
-    from edged.domain.protocols import Delivery
     from edged.domain.stream.observation import Seen
     from edged.domain.stream.sample import Batch, Reading
 
@@ -119,7 +118,9 @@ class Timed(SampleDecoder):
         self._seconds = seconds
         self.understood = 0
 
-    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Reading | list[Seen] | None:
+    def decode(
+        self, delivery: ReceivedMessage, packet: Packet, group: CommitGroup
+    ) -> Reading | list[Seen] | None:
         started = time.thread_time_ns()
         found = super().decode(delivery, packet, group)
         self._seconds.append((time.thread_time_ns() - started) * 1e-9)

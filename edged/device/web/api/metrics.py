@@ -59,7 +59,7 @@ class Metrics:
         self._last_success: float | None = None
         self._drifts = dict.fromkeys(product(SOURCES, LEVELS), 0)
         self._predictions = Histogram(PREDICTION)
-        pipeline.serving.latencies.count_in(self._predictions)
+        pipeline.serving.latencies.count_in(self._predictions.add_many)
 
     def reported(self, report: Report) -> None:
         """Count the runs and drifts that the daemon reports."""

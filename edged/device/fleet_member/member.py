@@ -398,7 +398,7 @@ class Member:
                 found.samples_judged, before, model, found.standing, taken, reason[:900],
             )  # fmt: skip
             self._transport.publish(self._topics.evaluation(announced.round, self._device), report.payload())
-        self._change(self._record.tried(announced.base.hash, taken=taken))
+        self._change(self._record.tried(announced.base.hash))
 
     # ---- what the fleet hears --------------------------------------------------------------
 
@@ -412,7 +412,6 @@ class Member:
             "ready": not reason,
             "why_not": reason[:200],
             "last_round": record.last_round,
-            "model": record.taken,
         }
         if fields["ready"] and self._busy:
             fields["idle"] = False

@@ -298,7 +298,6 @@ class DeviceState(FleetMessage):
     cool: bool  # it is not hot
     last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]  # it sent an update for; 0 before
     tags: ShortTexts = ()  # which canaries can be chosen by
-    model: ShortText = ""  # fingerprint of the fleet's model that it took last
 
 
 @dataclass(frozen=True)

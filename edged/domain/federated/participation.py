@@ -31,7 +31,6 @@ class MembershipRecord(Message):
     judged: str = ""  # fingerprint of the fleet's model that was tried last
     standing: str = ""  # fingerprint of the one before it
     opened: float = 0.0  # when the newest round that was followed was opened, seconds since the epoch
-    taken: str = ""  # fingerprint of the fleet's model that was taken last
     day: int = 0  # of the bytes below, days since the epoch
     traffic: int = 0  # bytes of models and updates on that day, where there is a budget of them
 
@@ -50,9 +49,9 @@ class MembershipRecord(Message):
         """Record that a round was announced that is at least as new as all before it."""
         return replace(self, opened=announced.opened)
 
-    def tried(self, digest: str, *, taken: bool) -> MembershipRecord:
-        """Record that a model of the fleet was evaluated, and whether the device serves it now."""
-        return replace(self, judged=digest, standing=self.judged, taken=digest if taken else self.taken)
+    def tried(self, digest: str) -> MembershipRecord:
+        """Record that a model of the fleet was evaluated."""
+        return replace(self, judged=digest, standing=self.judged)
 
     def transferred(self, size: int, day: int) -> MembershipRecord:
         """Record bytes that were fetched or sent on a day."""

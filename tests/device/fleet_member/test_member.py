@@ -118,7 +118,7 @@ def test_a_device_keeps_to_its_bytes_a_day(
         coordinator.states.clear()
         coordinator.wait(lambda: coordinator.states and coordinator.states[-1].why_not == used)
         # Killed before it took the receipt, it gets it again.
-        coordinator.wait(lambda: coordinator.states[-1].model == base.hash)
+        listener.wait(lambda: any(e["model"] == base.hash for e in listener.events("fleet_model")))
         coordinator.announce(5, base, state.bundle, CONFIG)
         coordinator.wait(lambda: coordinator.states[-1].why_not != used)
 

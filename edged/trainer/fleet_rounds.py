@@ -51,37 +51,20 @@ class RoundContribution:
     norm: float
 
 
-class LearnerData:
-    """Samples and model of this device for rounds of the fleet."""
-
-    def __init__(
-        self, learner: Learner, samples: SampleLog, sampler: BatchSampler, importer: WeightImporter
-    ) -> None:
-        self._learner, self._samples, self._sampler, self._importer = learner, samples, sampler, importer
-
-    def rows(self) -> Window:
-        """Read the newest samples and the remembered ones, each once."""
-        return self._sampler.all_rows(self._learner.state)
-
-    def completed(self, base: Weights) -> Weights:
-        """Return all parameters of the device's model, with those of a fleet's model in their place.
-
-        Raises RefusedError when `base` is not a model of this device's network.
-        """
-        return self._importer.checked(base)
-
-    def last_seq(self) -> int:
-        """Newest position in label order."""
-        return self._samples.last_seq()
-
-
 class RoundTrainer:
-    """Trains in rounds of a fleet, with a new engine in each."""
+    """Trains in rounds of a fleet on the learner's samples, with a new engine in each."""
 
     def __init__(
-        self, task: LearningTask, engines: EngineFactory, data: LearnerData, throttle: Throttle
+        self,
+        task: LearningTask,
+        engines: EngineFactory,
+        learner: Learner,
+        sampler: BatchSampler,
+        importer: WeightImporter,
+        throttle: Throttle,
     ) -> None:
-        self._task, self._engines, self._data, self._throttle = task, engines, data, throttle
+        self._task, self._engines, self._throttle = task, engines, throttle
+        self._learner, self._sampler, self._importer = learner, sampler, importer
         self._trainable = tuple(task.bundle.trainable)
 
     def train_round(
@@ -117,10 +100,10 @@ class RoundTrainer:
         NonFiniteError
             When the weights do not stay finite.
         """
-        rows = self._data.rows()
+        rows = self._sampler.all_rows(self._learner.state)
         if len(rows) == 0:
             raise NoDataError("no labelled sample to train a round on", where="sample log")
-        engine, start = self._engines.open(), self._data.completed(base)
+        engine, start = self._engines.open(), self._importer.checked(base)
         engine.set_parameters(start)
         steps = self._fit(engine, rows, config, rng, seconds)
         made = engine.parameters()
@@ -165,10 +148,10 @@ class FleetUpdateTrainer:
         device: str,
         state: Path,
         trainer: RoundTrainer,
-        data: LearnerData,
+        samples: SampleLog,
         max_bytes: int,
     ) -> None:
-        self._device, self._trainer, self._data, self._max_bytes = device, trainer, data, max_bytes
+        self._device, self._trainer, self._samples, self._max_bytes = device, trainer, samples, max_bytes
         self._kept = SentUpdates(state)
 
     def contribute(self, order: TrainRound) -> RoundResult:
@@ -179,7 +162,7 @@ class FleetUpdateTrainer:
         """
         started = time.monotonic()
         announced = order.round
-        upto = self._data.last_seq()
+        upto = self._samples.last_seq()
         base = fleet_model(order.model, announced.base.hash, self._max_bytes)
         newest = self._kept.newest()
         residual = {} if newest is None else newest.residual

@@ -16,7 +16,7 @@ from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
-from edged.trainer.fleet_rounds import FleetUpdateTrainer, LearnerData, RoundTrainer
+from edged.trainer.fleet_rounds import FleetUpdateTrainer, RoundTrainer
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.label_review import LabelReviewer
 from edged.trainer.learner import Learner
@@ -57,11 +57,10 @@ class Trainer:
         self.learner.restore(setup.base)
         sampler = BatchSampler(task, samples, control)
         self._run = TrainingRun(task, self.learner, samples, sampler, exporter, control)
-        data = LearnerData(self.learner, samples, sampler, self._importer)
-        rounds = RoundTrainer(task, engines, data, control)
+        rounds = RoundTrainer(task, engines, self.learner, sampler, self._importer, control)
         self._reviewer = LabelReviewer(task, samples, control)
         self._in_fleet = config.fleet is not None
-        self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, data, MAX_UPDATE_BYTES)
+        self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, samples, MAX_UPDATE_BYTES)
 
     def close(self) -> None:
         """Close the log."""

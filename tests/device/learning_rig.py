@@ -16,13 +16,13 @@ from edged.domain.training.training_run import RunOptions
 from edged.engines.portable.engine import PortableEngine
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
-from edged.trainer.fleet_rounds import LearnerData
+from edged.trainer.fleet_rounds import RoundTrainer
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.learner import Learner
 from edged.trainer.local_models import CandidateExporter, LocalModels
 from edged.trainer.run import TrainingRun
 from edged.trainer.steps import BatchSampler
-from edged.trainer.task import LearningTask
+from edged.trainer.task import EngineFactory, LearningTask
 from tests.constants import section
 
 if TYPE_CHECKING:
@@ -172,9 +172,9 @@ class Workshop:
         self.learner.restore(base)
         return TrainingRun(task, self.learner, self.log, self.sampler, exporter, control)
 
-    def round_data(self) -> LearnerData:
-        """What the newest trainee trains on in rounds."""
-        return LearnerData(self.learner, self.log, self.sampler, self.importer)
+    def round_trainer(self, engines: EngineFactory) -> RoundTrainer:
+        """What trains in rounds on the samples of the newest trainee."""
+        return RoundTrainer(self.task, engines, self.learner, self.sampler, self.importer, unhurried())
 
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:
         """The next run."""

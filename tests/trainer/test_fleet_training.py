@@ -14,9 +14,9 @@ from edged.domain.federated.messages import MaskSettings, RoundSettings
 from edged.domain.training.weight_coding import decode, difference
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError, RefusedError
-from edged.trainer.fleet_rounds import RoundContribution, RoundTrainer, norm
+from edged.trainer.fleet_rounds import RoundContribution, norm
 from edged.trainer.task import EngineFactory, in_place, quality
-from tests.device.learning_rig import Workshop, task, unhurried
+from tests.device.learning_rig import Workshop, task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Bench:
         self.base = self.engine.parameters()
         self.shop.trainee(self.engine)
         engines = EngineFactory(self.engine.name, bundle)
-        self.part = RoundTrainer(self.shop.task, engines, self.shop.round_data(), unhurried())
+        self.part = self.shop.round_trainer(engines)
 
     def train(self, config: RoundSettings, residual: Weights | None = None, **more: Any) -> RoundContribution:
         return self.part.train_round(self.base, config, residual or {}, rng=np.random.default_rng(0), **more)
@@ -114,7 +114,7 @@ def test_a_device_without_labels_has_nothing_to_give(tmp_path: Path, bundle: Bun
     shop = Workshop(tmp_path, bundle)
     engine = PortableEngine(bundle)
     shop.trainee(engine)
-    part = RoundTrainer(shop.task, EngineFactory("portable", bundle), shop.round_data(), unhurried())
+    part = shop.round_trainer(EngineFactory("portable", bundle))
     with pytest.raises(NoDataError):
         part.train_round(engine.parameters(), FREE, {}, rng=np.random.default_rng())
     shop.log.close()

@@ -9,10 +9,9 @@ import numpy as np
 
 from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement, RoundSettings
 from edged.domain.federated.round_orders import TrainRound
-from edged.domain.stream.sample import Window
 from edged.domain.training.weight_coding import code, fingerprint
 from edged.mqtt import weight_encoding
-from edged.trainer.fleet_rounds import FleetUpdateTrainer, LearnerData, RoundContribution, RoundTrainer
+from edged.trainer.fleet_rounds import FleetUpdateTrainer, RoundContribution, RoundTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,18 +21,8 @@ if TYPE_CHECKING:
 MODEL = {"w": np.ones((2, 3), np.float32)}
 
 
-class Ten(LearnerData):
-    """A device with ten samples."""
-
-    def __init__(self) -> None:
-        """Have no log."""
-
-    def rows(self) -> Window:
-        ids = np.arange(10)
-        return Window(ids, ids, np.zeros((10, 2), np.float32), np.zeros((10, 1), np.float32))
-
-    def completed(self, base: Weights) -> Weights:
-        return base
+class Ten:
+    """The log of a device with ten samples."""
 
     def last_seq(self) -> int:
         return 10
@@ -66,8 +55,8 @@ def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
     announced, model = announced_model(tmp_path)
     given = []
     for run in range(3):
-        participant = Moving()
-        part = FleetUpdateTrainer("d", tmp_path / "state", participant, Ten(), 1 << 20)
+        participant, log = Moving(), Ten()
+        part = FleetUpdateTrainer("d", tmp_path / "state", participant, log, 1 << 20)  # type: ignore[arg-type]
         assert part.contribute(TrainRound(run, announced, model, seconds=60.0)).samples == 10
         given += participant.given
     assert given[0] == {}

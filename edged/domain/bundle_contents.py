@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message, SparseMessage
 
@@ -82,29 +79,6 @@ class LossOptions(SparseMessage):
     class_weights: tuple[float, ...] | None = None
     ignore_index: int | None = None
     label_smoothing: float | None = None
-
-
-@dataclass(frozen=True)
-class Slot(Message):
-    """Where a float32 parameter of this shape lies in a model file: `offset` is its first byte."""
-
-    name: str
-    offset: int
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of bytes that it occupies."""
-        return 4 * math.prod(self.shape)
-
-    @property
-    def possible(self) -> bool:
-        """Whether there can be such a parameter."""
-        return min(self.shape, default=1) >= 1
-
-    def write(self, content: bytearray, value: NDArray[np.float32]) -> None:
-        """Put another value in its place."""
-        content[self.offset : self.offset + self.size] = value.astype("<f4").tobytes()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from edged.bundles.source.contents import ModelContents, held_in
 from edged.domain.training.message import Message
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import Property, TrainingCheckpoint
-from edged.engines.onnx.fields import raw_offsets
+from edged.engines.onnx.fields import write_parameters
 from edged.errors import ConfigError
 from edged.storage.files.atomic import disk_errors, publish_file, staging_path
 from edged.storage.models.bundles import DESCRIPTION, Bundle, publish, seal
@@ -162,13 +161,9 @@ def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats
         return
     if checkpoint is not None:
         checkpoint.write_bytes(training_checkpoint.dump(held))
-    plain = bundle.inference_model
-    content = bytearray(plain.read_bytes())
-    places = dict(raw_offsets(bytes(content)))
-    for name, value in ready.items():
-        if name in places:  # statistics of the target are known to training alone
-            content[places[name] : places[name] + 4 * math.prod(value.shape)] = value.astype("<f4").tobytes()
-    plain.write_bytes(content)
+    content = bytearray(bundle.inference_model.read_bytes())
+    write_parameters(content, ready)
+    bundle.inference_model.write_bytes(content)
 
 
 def _fitting(name: str, value: NDArray[Any], held: ModelContents) -> Floats:

@@ -18,7 +18,6 @@ from edged.bundles.step_graph import optimizer_updates
 from edged.bundles.step_graph.builder import PULL, SQUARES, StepGraph
 from edged.bundles.step_graph.training_graph import TrainingGraph
 from edged.domain.training.optimizers import Optimizer
-from edged.engines.onnx.fields import raw_offsets
 from edged.engines.portable.description import Description, NamedShape, Noise, StateGroup
 from edged.engines.runtime import ort
 from edged.errors import BundleError
@@ -55,7 +54,6 @@ def add_step_graph(
         )
         for group in source.groups
     )
-    names = [*(parameter.name for group in groups for parameter in group.parameters), *source.frozen]
     return Description(
         models={key: MODELS[key] for key in made.models},
         data=source.data.name,
@@ -67,7 +65,6 @@ def add_step_graph(
         optimizer=optimizer,
         groups=groups,
         frozen=tuple(NamedShape(name, shape) for name, shape in source.frozen.items()),
-        offsets=_chosen(base.read_bytes(), names),
         noise=Noise(NOISE, made.noise_width, seed),
         remembered=made.remembered,
         pull=PULL,
@@ -98,14 +95,6 @@ def raw_parameters(model: onnx.ModelProto, names: Iterable[str]) -> None:
             continue
         if not tensor.HasField("raw_data"):
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
-
-
-def _chosen(content: bytes, names: Sequence[str]) -> dict[str, int]:
-    found = dict(raw_offsets(content))
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise BundleError("is not stored in the inference model as raw data", where=missing[0])
-    return {name: found[name] for name in names}
 
 
 def largest_product(model: onnx.ModelProto) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import entry_of
 from edged.domain.training.update_manifest import TransferManifest
-from edged.engines.portable.description import Description, base_model
+from edged.engines.onnx.base_model import BaseModel
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.mqtt import weight_encoding
 from edged.storage.models.bundles import Bundle
@@ -61,7 +61,7 @@ def write(parameters: Weights, out: Path, bundle: Path | None) -> int:
 
 
 def _model(parameters: Weights, bundle: Bundle) -> bytes:
-    base = base_model(bundle, Description.of(bundle))
+    base = BaseModel(bundle)
     own = {name: value.shape for name, value in base.parameters().items()}
     if {name: value.shape for name, value in parameters.items()} != own:
         raise RefusedError("the weights are not those of this bundle's network", where=str(bundle.path))

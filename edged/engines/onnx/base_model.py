@@ -1,96 +1,79 @@
-"""The inference model as bytes, in which parameters lie at known places.
+"""The inference model of a bundle, its parameters read and replaced without the onnx package.
 
-So they can be read and replaced without the onnx package: tensors keep `raw_data`, little-endian bytes in
-row-major order; see `onnx.proto`.
+Tensors keep `raw_data`, little-endian bytes in row-major order; see `onnx.proto`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import REBUILD, FileEntry, Slot
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, BundleContents
+from edged.engines.onnx.fields import parameters_within, whole_model, write_parameters
 from edged.errors import BundleError, CorruptError
 
 Floats = NDArray[np.float32]
 
 
 class BaseModel:
-    """The base model and the slots of the parameters in it.
+    """The model that a bundle begins with.
 
-    `entry` is what the file must be, None where that is not known. `names` are all parameters of the model:
-    `whole` says whether each has a slot. `apart` is the file beside it that holds its values, where it holds
-    none, and what that must be.
+    Its files must be what the bundle says.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        entry: FileEntry | None,
-        slots: Iterable[Slot],
-        names: Iterable[str],
-        apart: tuple[Path, FileEntry] | None = None,
-    ) -> None:
-        self.path = path
-        self._apart = apart
-        self._entry = entry
-        self._slots = tuple(slots)
-        self.whole = {slot.name for slot in self._slots} == set(names)
+    def __init__(self, bundle: BundleContents) -> None:
+        self._bundle, self._where = bundle, str(bundle.inference_model)
+        self._names = {*bundle.trainable, *bundle.frozen}
 
     def parameters(self) -> dict[str, Floats]:
         """Return the initial parameters."""
-        return self._read(self._content())
-
-    def _read(self, content: bytes) -> dict[str, Floats]:
-        return {
-            slot.name: np.frombuffer(content, "<f4", math.prod(slot.shape), slot.offset)
-            .astype(np.float32)
-            .reshape(slot.shape)
-            for slot in self._slots
-        }
+        values = parameters_within(self._content(), self._names)
+        if missing := self._names - values.keys():
+            raise CorruptError(f"has no parameter {min(missing)!r}", where=self._where, remedy=REBUILD)
+        return values
 
     def parameters_in(self, model: bytes) -> dict[str, Floats] | None:
         """The parameters of a model that `with_parameters` made; None where it was made otherwise."""
-        if len(model) != len(self._content()) or not self.whole:
+        if len(model) != len(self._content()):
             return None
-        values = self._read(model)
-        return values if self.with_parameters(values) == model else None
+        try:
+            values = parameters_within(model, self._names)
+        except CorruptError:
+            return None
+        return values if values.keys() == self._names and self.with_parameters(values) == model else None
 
     def with_parameters(self, values: Mapping[str, Floats]) -> bytearray:
         """The model with these parameters in place of the initial ones."""
         content = bytearray(self._content())
-        for slot in self._slots:
-            slot.write(content, values[slot.name])
+        try:
+            write_parameters(content, {name: values[name] for name in self._names & values.keys()})
+        except CorruptError as problem:
+            raise CorruptError(problem.what, where=self._where, remedy=REBUILD) from None
         return content
 
     def _content(self) -> bytes:
-        content = self._checked(self.path, self._entry)
-        if self._apart is not None:
-            from edged.engines.onnx.fields import whole_model
-
-            self._checked(*self._apart)
-            content = whole_model(self.path)
-        for slot in self._slots:
-            if not 0 <= slot.offset <= len(content) - slot.size:
-                what = f"{slot.name} lies outside of the file"
-                raise CorruptError(what, where=str(self.path), remedy=REBUILD)
+        path = self._bundle.inference_model
+        content = self._checked(path)
+        if any(self._checked(path.with_name(name)) for name in values_beside(self._bundle)):
+            content = whole_model(path)
         return content
 
-    def _checked(self, path: Path, entry: FileEntry | None) -> bytes:
+    def _checked(self, path: Path) -> bytes:
         """The content of a file, which must be what the bundle says."""
+        entry = self._bundle.files.get(path.name)
         try:
             content = path.read_bytes()
         except OSError as problem:
             raise BundleError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
-        if entry is not None and not self._is_whole(content, entry):
+        if entry is not None and entry.sha256 != hashlib.sha256(content).hexdigest():
             raise CorruptError("the file is not what bundle.json says", where=str(path), remedy=REBUILD)
         return content
 
-    @staticmethod
-    def _is_whole(content: bytes, entry: FileEntry) -> bool:
-        return len(content) == entry.bytes and hashlib.sha256(content).hexdigest() == entry.sha256
+
+def values_beside(bundle: BundleContents) -> list[str]:
+    """The file beside the inference model that holds its values, where it holds none."""
+    return [name for name in (PARAMETERS, CHECKPOINT_DATA) if name in bundle.files][:1]

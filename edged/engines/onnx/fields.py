@@ -25,12 +25,20 @@ DIMS, DATA_TYPE, FLOATS, INTEGERS, NAME, RAW, DOUBLES, EXTERNAL, LOCATION = 1, 2
 KEY, VALUE = 1, 2
 
 
-def raw_offsets(content: bytes) -> Iterator[tuple[str, int]]:
-    """Name and first byte of the raw data of every initializer in a serialised model."""
-    for tensor in initializers(content):
-        inner = {field.number: field for field in within(content, tensor)}
-        if RAW in inner and NAME in inner:
-            yield text(content, inner[NAME]), inner[RAW].first
+def write_parameters(content: bytearray, values: Values) -> None:
+    """Put float32 values in the place of the raw data of these initializers of a serialised model.
+
+    Raises CorruptError when one of them has another length there.
+    """
+    model = bytes(content)
+    for tensor in initializers(model):
+        inner = {field.number: field for field in within(model, tensor)}
+        name = text(model, inner[NAME]) if NAME in inner and RAW in inner else ""
+        if name in values:
+            place, raw = inner[RAW], values[name].astype("<f4").tobytes()
+            if len(raw) != place.last - place.first:
+                raise CorruptError(f"{name} has another size in the model", where="model")
+            content[place.first : place.last] = raw
 
 
 def initializers(content: bytes) -> Iterator[Field]:

@@ -6,16 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, BundleContents, FileEntry, Slot
+from edged.domain.bundle_contents import REBUILD, BundleContents
 from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
 from edged.domain.training.optimizers import OPTIMIZERS, Optimizer
-from edged.engines.onnx.base_model import BaseModel
 from edged.errors import CorruptError, TrainingError, UnavailableError
 
 # Multiply-adds for one row from which threads share an operator.
@@ -79,7 +77,6 @@ class Description(Message):
     `data` is the input for the rows, `label` the one for the label.
     `scalars` are the inputs for what changes from update to update, `remembered` frozen parameters which
     a step gives new values and the outputs that hold them.
-    `offsets` are the first bytes of the parameters in the inference model.
     `largest_product` are the multiply-adds of the largest operator for one row; None where nobody counted.
     """
 
@@ -93,7 +90,6 @@ class Description(Message):
     optimizer: Optimizer
     groups: tuple[StateGroup, ...]
     frozen: tuple[NamedShape, ...]
-    offsets: Mapping[str, int]
     noise: Noise = Noise("", 0)
     remembered: Mapping[str, str] = field(default_factory=dict)
     pull: str = ""
@@ -181,16 +177,3 @@ def _size(shape: tuple[int, ...]) -> int:
     if size >= LARGEST or min(shape, default=0) < 0:
         raise ValueError(f"{shape} is no shape")
     return size
-
-
-def base_model(bundle: BundleContents, description: Description) -> BaseModel:
-    """The inference model, and where its parameters lie as the description says."""
-    path, shapes, offsets = bundle.inference_model, description.shapes, description.offsets
-    slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
-    return BaseModel(path, bundle.files.get(path.name), slots, shapes, values_beside(bundle))
-
-
-def values_beside(bundle: BundleContents) -> tuple[Path, FileEntry] | None:
-    """The file beside the inference model that holds its values, where it holds none; and its entry."""
-    names = (name for name in (PARAMETERS, CHECKPOINT_DATA) if name in bundle.files)
-    return next(((bundle.path / name, bundle.files[name]) for name in names), None)

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import BundleContents
+from edged.domain.bundle_contents import REBUILD, BundleContents
 from edged.domain.protocols import LearningRate, StepResult, labels_of
+from edged.engines.onnx.base_model import BaseModel
 from edged.engines.portable import state
 from edged.engines.portable.buffers import StateBuffers, noise_of
-from edged.engines.portable.description import Description, base_model
+from edged.engines.portable.description import Description
 from edged.engines.portable.graphs import RUN_ERRORS, Graphs
 from edged.engines.portable.state import Prefetch, SavedState
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import CPU, check
-from edged.errors import TrainingError
+from edged.errors import CorruptError, TrainingError
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Anchor, Labels
@@ -64,7 +65,7 @@ class PortableEngine:
         self._bundle, self._row = bundle, bundle.input.row
         self._flat = len(self._row) == 1
         self._description = Description.of(bundle)
-        self._base = base_model(bundle, self._description)
+        self._base = BaseModel(bundle)
         self._schedule = Schedule(LearningRate(1e-3))
         self._memory = StateBuffers(self._description)
         self._ahead = Prefetch(self._description.optimizer, list(self._description.scalars))
@@ -73,7 +74,11 @@ class PortableEngine:
         self._tended = self._description.optimizer.tended_after(0)
         self._guided = False
         self._plain = self._flat and self._noise is None
-        self._put_all(self._base.parameters())
+        initial = self._base.parameters()
+        if {name: value.shape for name, value in initial.items()} != self._description.shapes:
+            what = "bundle.json gives parameters other shapes than the model"
+            raise CorruptError(what, where=str(bundle.path), remedy=REBUILD)
+        self._put_all(initial)
         self._graphs = Graphs(bundle, self._description, self._memory, threads, providers)
 
     # ---- training ----------------------------------------------------------------------------

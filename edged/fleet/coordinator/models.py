@@ -196,7 +196,7 @@ def export(config: CoordinatorConfig, out: Path, bundle: Path | None = None) -> 
     Raises ConfigError when there is no bundle or it is another than the devices'; StorageError when no
     coordinator has run here.
     """
-    from edged.engines.portable.description import Description, base_model
+    from edged.engines.onnx.base_model import BaseModel
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.model_metadata import ModelMetadata
 
@@ -217,7 +217,7 @@ def export(config: CoordinatorConfig, out: Path, bundle: Path | None = None) -> 
     verify_directory(stored)
     with disk_errors("reading", stored):
         weights = unpack((stored / FILE).read_bytes())[0]
-    base = base_model(opened, Description.of(opened))
+    base = BaseModel(opened)
     made = bytes(base.with_parameters({**base.parameters(), **weights}))
     publish_file(out, ModelMetadata.of_bundle(opened).stamp(made))
     return course

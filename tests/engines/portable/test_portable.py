@@ -298,11 +298,11 @@ def test_a_description_that_does_not_fit_is_one_clear_line(
     assert "\n" not in caught.value.line()
 
 
-def test_offsets_that_lead_out_of_the_base_model_are_refused(tmp_path: Path) -> None:
+def test_shapes_that_are_not_those_of_the_base_model_are_refused(tmp_path: Path) -> None:
     bundle = classifier(tmp_path / "b")
-    offsets = {**Description.of(bundle).offsets, "layer1.weight": 10**6}
-    with pytest.raises(CorruptError, match=r"layer1\.weight lies outside"):
-        PortableEngine(altered(bundle, offsets=offsets))
+    frozen = [{"name": "input.mean", "shape": [10**6]}]
+    with pytest.raises(CorruptError, match="other shapes than the model"):
+        PortableEngine(altered(bundle, frozen=frozen))
 
 
 def test_a_damaged_step_graph_is_one_clear_line(tmp_path: Path) -> None:

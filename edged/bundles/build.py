@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,8 +89,7 @@ class _Plan:
 
     def with_loss(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """A form of the model with the label as a further input and the loss as its only output."""
-        made = onnx.ModelProto()
-        made.CopyFrom(model)
+        made = copy.deepcopy(model)
         graph, label = made.graph, self.objective.label
         graph.input.append(value_info(label))
         read = label.name if self.target is None else standard_target(graph, label.name, self.target)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.export.upstream_tools import LEVELS, ORT_SUFFIX, quantised, write_optimised
-from edged.bundles.graph.edit import reads
+from edged.bundles.graph.edit import leave_only, put_first, reads
 from edged.bundles.source.contents import adopt_upstream, is_upstream
 from edged.bundles.source.normalise import parameter_names, read_model
 from edged.domain.model_files import MODEL
@@ -186,20 +186,7 @@ def choose_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
     values = [known.get(name) or helper.make_empty_tensor_value_info(name) for name in names]
     del graph.output[:]
     graph.output.extend(values)
-    _prune(graph, set(names))
-
-
-def _prune(graph: onnx.GraphProto, wanted: set[str]) -> None:
-    kept = []
-    for node in reversed(graph.node):
-        if wanted.intersection(node.output):
-            wanted |= reads(node)
-            kept.append(node)
-    del graph.node[:]
-    graph.node.extend(reversed(kept))
-    tensors = [tensor for tensor in graph.initializer if tensor.name in wanted]
-    del graph.initializer[:]
-    graph.initializer.extend(tensors)
+    leave_only(graph, names)
 
 
 def _left_in_float32(model: onnx.ModelProto, names: Iterable[str]) -> list[str]:
@@ -223,9 +210,7 @@ def halve(model: onnx.ModelProto) -> None:
         stored = f"float16/{name}"
         tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
         casts.append(helper.make_node("Cast", [stored], [name], name=f"{stored}/cast", to=TensorProto.FLOAT))
-    nodes = list(graph.node)
-    del graph.node[:]
-    graph.node.extend([*casts, *nodes])
+    put_first(graph, casts)
 
 
 def _written(

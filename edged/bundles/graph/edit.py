@@ -101,6 +101,13 @@ def leave_only(graph: onnx.GraphProto, names: Sequence[str]) -> None:
     graph.initializer.extend(tensors)
 
 
+def put_first(graph: onnx.GraphProto, added: Sequence[onnx.NodeProto]) -> None:
+    """Add nodes before those of the graph."""
+    rest = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*added, *rest])
+
+
 def refuse_taken(graph: onnx.GraphProto, names: list[str]) -> None:
     """Raise BundleError when the model already has tensors of these names."""
     taken = sorted(all_names(graph).intersection(names))

@@ -6,6 +6,7 @@ process, and a logger that is left at INFO.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
@@ -93,8 +94,7 @@ def _training_block(blocks: Any, trainable: Sequence[str], frozen: Sequence[str]
 
 def _without_values(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
     """The model with these initializers as inputs, which upstream would make of them."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     graph = made.graph
     kept = [tensor for tensor in graph.initializer if tensor.name not in names]
     for tensor in graph.initializer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
@@ -152,8 +153,7 @@ def _second(places: Open) -> bool:
 
 def _with_length(model: onnx.ModelProto, symbols: Collection[str], length: int) -> onnx.ModelProto:
     """A copy of the model in which these lengths are fixed."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     places = [place for place, symbol in _open(model.graph).items() if symbol in symbols]
     for value in (*made.graph.input, *made.graph.output, *made.graph.value_info):
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):

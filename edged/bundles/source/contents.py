@@ -19,7 +19,6 @@ from edged.bundles.graph.edit import DecodeError, opset_of, shape_of
 from edged.bundles.graph.external_data import values_of
 from edged.bundles.source.normalise import read_model
 from edged.domain.bundle_contents import CHECKPOINT_DATA, FileEntry, Tensor
-from edged.engines.native import checkpoint
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import Property, TrainingCheckpoint
 from edged.engines.portable.state import STATE_FILE
@@ -89,10 +88,7 @@ def _of_bundle(bundle: Bundle) -> ModelContents:
 
 
 def _of_checkpoint(file: Path) -> ModelContents:
-    try:
-        found = training_checkpoint.read(file)
-    except (OSError, training_checkpoint.FormatError) as problem:
-        raise BundleError(f"the checkpoint cannot be read: {problem}", where=str(file)) from problem
+    found = _checkpoint(file)
     if found.nominal:
         raise BundleError("the checkpoint is nominal, its parameters are elsewhere", where=str(file))
     values = {**found.trainable, **found.frozen}
@@ -203,8 +199,8 @@ def _files(path: Path) -> list[str]:
 
 def _checkpoint(path: Path) -> TrainingCheckpoint:
     try:
-        return checkpoint.read(path)
-    except (OSError, checkpoint.FormatError) as problem:
+        return training_checkpoint.read(path)
+    except (OSError, training_checkpoint.FormatError) as problem:
         raise CorruptError(f"the checkpoint cannot be read: {problem}", where=str(path)) from problem
 
 

@@ -6,14 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from edged.bundles.autodiff.rules.recurrent import STATES
 from edged.bundles.graph.edit import reads
 from edged.bundles.graph.external_data import is_elsewhere
-from edged.bundles.graph.writer import attributes_of
+from edged.bundles.graph.writer import attributes_of, constant_node
 
 # What keeps zeros zeros, whatever shape it gives them.
 _SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
@@ -93,7 +92,7 @@ def fix_group_statistics(graph: onnx.GraphProto) -> None:
                 if (numpy_helper.to_array(tensor) == neutral).all():
                     name = f"{node.name}.{'scale' if i == 1 else 'bias'}"
                     node.input[i] = name
-                    graph.node.insert(0, _constant(name, numpy_helper.to_array(tensor)))
+                    graph.node.insert(0, constant_node(name, numpy_helper.to_array(tensor)))
 
 
 def fix_numbers(graph: onnx.GraphProto) -> list[str]:
@@ -107,7 +106,7 @@ def fix_numbers(graph: onnx.GraphProto) -> list[str]:
     ]
     for tensor in numbers:
         graph.initializer.remove(tensor)
-        graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
+        graph.node.insert(0, constant_node(str(tensor.name), numpy_helper.to_array(tensor)))
     return [str(tensor.name) for tensor in numbers]
 
 
@@ -119,7 +118,7 @@ def fix_settings(graph: onnx.GraphProto) -> None:
             places.setdefault(name, set()).add(place in _SETTINGS.get(node.op_type, ()))
     for tensor in [t for t in graph.initializer if places.get(t.name) == {True}]:
         graph.initializer.remove(tensor)
-        graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
+        graph.node.insert(0, constant_node(str(tensor.name), numpy_helper.to_array(tensor)))
 
 
 def _is_mask(tensor: onnx.TensorProto) -> bool:
@@ -138,10 +137,6 @@ def _affine(graph: onnx.GraphProto, node: onnx.NodeProto) -> Iterator[tuple[int,
         for tensor in graph.initializer:
             if tensor.name == node.input[i]:
                 yield i, tensor, neutral
-
-
-def _constant(name: str, value: np.ndarray) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(value))
 
 
 def without_zero_states(graph: onnx.GraphProto) -> None:

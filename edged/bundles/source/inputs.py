@@ -14,6 +14,7 @@ from edged.bundles.graph.edit import (
     CONTRIB_DOMAIN,
     all_names,
     opset_of,
+    put_first,
     rename_reads,
     shape_of,
     shortened,
@@ -141,7 +142,7 @@ def one_row(graph: onnx.GraphProto, add_note: AddNote) -> None:
         value = graph.input[0]
         to = NodeWriter()
         _as_whole(graph, value, value.name, to)
-        _put_first(graph, to.nodes)
+        put_first(graph, to.nodes)
         value.type.tensor_type.elem_type = TensorProto.FLOAT
         add_note(
             f"the input {value.name!r} takes whole numbers: the row's numbers are cast to them in the graph"
@@ -173,12 +174,6 @@ def _join(graph: onnx.GraphProto, add_note: AddNote) -> None:
             to.add("Reshape", [part, shape], value.name)
     del graph.input[:]
     graph.input.append(helper.make_tensor_value_info(row, TensorProto.FLOAT, ["batch", sum(widths)]))
-    _put_first(graph, to.nodes)
+    put_first(graph, to.nodes)
     groups = ", ".join(f"{value.name} {width}" for value, width in zip(values, widths, strict=True))
     add_note(f"the inputs are groups of one row of {sum(widths)} numbers, in this order: {groups}")
-
-
-def _put_first(graph: onnx.GraphProto, added: list[onnx.NodeProto]) -> None:
-    rest = list(graph.node)
-    del graph.node[:]
-    graph.node.extend([*added, *rest])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,7 @@ def _known(model: onnx.ModelProto) -> tuple[Values, dict[str, Shape]]:
 
 def _for_rows(model: onnx.ModelProto, rows: int) -> tuple[Values, dict[str, Shape]]:
     """Whole numbers that follow from constants and sizes, and the sizes, where the batch has so many rows."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     graph = made.graph
     for value in graph.input:
         for dim in value.type.tensor_type.shape.dim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,9 +56,7 @@ def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelPr
     Raises BundleError when the file cannot be read as an ONNX model.
     """
     if not isinstance(source, (str, Path)):
-        model = onnx.ModelProto()
-        model.CopyFrom(source)
-        return model
+        return copy.deepcopy(source)
     try:
         return external_data.load(Path(source), most)
     except OSError as problem:

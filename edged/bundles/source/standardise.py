@@ -20,7 +20,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from edged.bundles.graph.edit import refuse_taken, rename_reads, rename_writes
+from edged.bundles.graph.edit import put_first, refuse_taken, rename_reads, rename_writes
 from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.domain.bundle_contents import Standardisation
 from edged.domain.model_files import TARGET_MEAN
@@ -183,9 +183,7 @@ def _standardise_input(graph: onnx.GraphProto, statistics: Statistics) -> None:
     to.add("Sub", [name, INPUT["mean"]], "input.centred")
     to.add("Mul", ["input.centred", INPUT["scale"]], "input.scaled")
     to.add("Clip", ["input.scaled", LOW, HIGH], STANDARD_INPUT)
-    rest = list(graph.node)
-    del graph.node[:]
-    graph.node.extend([*to.nodes, *rest])
+    put_first(graph, to.nodes)
     _add_parameters(graph, INPUT, statistics.mean, statistics.scale)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from edged.bundles.graph.edit import shortened
 from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.standardise import INPUT, TARGET, is_standardised, scaling_in_front
 from edged.bundles.source.training_mode import running_statistics
@@ -43,7 +44,9 @@ def select(
         fixed.update(scaling_in_front(graph))
     trainable = [name for name in wanted if name not in fixed]
     if not trainable:
-        raise ConfigError("nothing is left to train", where="freeze", remedy=f"parameters: {_listed(names)}")
+        raise ConfigError(
+            "nothing is left to train", where="freeze", remedy=f"parameters: {shortened(names, 20)}"
+        )
     return trainable, [name for name in names if name not in trainable]
 
 
@@ -80,7 +83,7 @@ def _matching(graph: onnx.GraphProto, globs: Sequence[str], what: str) -> list[s
             continue
         matching = [name for name in names if fnmatchcase(name, glob)]
         if not matching:
-            remedy = f"parameters: {_listed(names)}"
+            remedy = f"parameters: {shortened(names, 20)}"
             raise ConfigError(f"{glob!r} matches no parameter", where=what, remedy=remedy)
         chosen.update(matching)
     return [name for name in names if name in chosen]
@@ -91,8 +94,3 @@ def _last(found: list[list[str]], count: int, what: str) -> list[str]:
         raise ConfigError(f"last:{count} asks for more layers than there are", where=what,
                           remedy=f"the model has {len(found)} layers with parameters")  # fmt: skip
     return [name for layer in found[-count:] for name in layer]
-
-
-def _listed(names: list[str], limit: int = 20) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 import onnx
@@ -64,8 +65,7 @@ def without_inactive(graph: onnx.GraphProto) -> None:
 
 def inference_form(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of the model without dropout."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     for node in _dropouts(made.graph):
         _become_identity(node)
     return made

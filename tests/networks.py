@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.graph.templates import IR_VERSION, OPSET
+from edged.bundles.graph.network import IR_VERSION, OPSET
 
 INPUT, OUTPUT = "x", "output"
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.build import build
-from edged.bundles.source.choices import fold_choices
+from edged.bundles.source.known import fold_choices
 from edged.bundles.source.normalise import conform, parameter_names
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine

@@ -67,24 +67,15 @@ class Network:
         if not output:
             self._activate(layer)
 
-    def convolve(self, channels: int, filters: int, kernel: int) -> None:
-        """`(batch, channels, time)` → `(batch, filters, time)`, activated; `kernel` is odd."""
+    def convolve(self, channels: int, filters: int, kernel: int, axes: int = 1) -> None:
+        """`(batch, channels, …)` → `(batch, filters, …)` over `axes` axes, activated; `kernel` is odd."""
         check_sizes(channels, filters)
-        layer = self._begin()
-        fan_in = channels * kernel
-        weight = self._drawn(f"{layer}.weight", (filters, channels, kernel), fan_in, self._gain)
+        layer, size = self._begin(), [kernel] * axes
+        weight = self._drawn(
+            f"{layer}.weight", (filters, channels, *size), channels * kernel**axes, self._gain
+        )
         inputs = [self.current, weight, self._zeros(f"{layer}.bias", filters)]
-        self._node("Conv", inputs, layer, layer, kernel_shape=[kernel], pads=[kernel // 2] * 2)
-        self._activate(layer)
-
-    def convolve_images(self, channels: int, filters: int, kernel: int) -> None:
-        """`(batch, channels, height, width)` → `(batch, filters, …)`, activated; `kernel` is odd."""
-        check_sizes(channels, filters)
-        layer = self._begin()
-        shape = (filters, channels, kernel, kernel)
-        weight = self._drawn(f"{layer}.weight", shape, channels * kernel**2, self._gain)
-        inputs = [self.current, weight, self._zeros(f"{layer}.bias", filters)]
-        self._node("Conv", inputs, layer, layer, kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4)
+        self._node("Conv", inputs, layer, layer, kernel_shape=size, pads=[kernel // 2] * (2 * axes))
         self._activate(layer)
 
     def recur(self, channels: int, units: int) -> None:

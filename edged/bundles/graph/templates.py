@@ -10,11 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edged.bundles.graph.network import INPUT, IR_VERSION, OPSET, Activation, Network, check_sizes
+from edged.bundles.graph.network import INPUT, Activation, Network, check_sizes
 from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.errors import ConfigError
-
-__all__ = ["IR_VERSION", "OPSET", "Activation", "autoencoder", "cnn1d", "cnn2d", "gru", "mlp"]
 
 KERNEL, POOL = 5, 4  # moments that a filter sees, and that are made one
 IMAGE_KERNEL, IMAGE_POOL = 3, 2  # rows and columns of pixels that a filter sees, and that are made one
@@ -126,7 +124,7 @@ def cnn2d(
         "Reshape", [network.current, network.constant("image.shape", np.array([0, *image], np.int64))]
     )
     for before, after in zip([channels, *filters], filters, strict=False):
-        network.convolve_images(before, after, IMAGE_KERNEL)
+        network.convolve(before, after, IMAGE_KERNEL, axes=2)
         if min(sides) >= 2 * IMAGE_POOL:
             network.add("MaxPool", [network.current], kernel_shape=[IMAGE_POOL] * 2, strides=[IMAGE_POOL] * 2)
             sides = [side // IMAGE_POOL for side in sides]

@@ -1,9 +1,9 @@
-"""What is known of a graph before it runs: sizes, and the whole numbers that are computed from them."""
+"""Facts about a graph before it runs: sizes, whole numbers made from them, and branches that If takes."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from edged.bundles.autodiff.shapes import MOST, ROWS, constants, kinds_of
-from edged.bundles.graph.edit import opset_of, shape_of, subgraphs
+from edged.bundles.graph.edit import opset_of, rename_inputs, shape_of, shortened, subgraphs
 from edged.bundles.graph.writer import NodeWriter, Shape, attributes_of
 
 if TYPE_CHECKING:
@@ -128,3 +128,58 @@ def _folded(node: onnx.NodeProto, values: Values, opset: int) -> list[NDArray[An
 
 def _extent(value: NDArray[Any]) -> float:
     return float(np.prod(np.maximum(np.abs(value.astype(np.float64)), 1)))
+
+
+def fold_choices(model: onnx.ModelProto, add_note: Callable[[str], None]) -> None:
+    """Replace every If with a constant condition by its branch, in place; the others stay as they are.
+
+    A condition is constant when it follows from constants and from sizes that do not vary with the batch.
+    """
+    chosen: list[str] = []
+    while any(node.op_type == "If" for node in model.graph.node):
+        known, before = _Folder(model), len(chosen)
+        for node in model.graph.node:
+            condition = known.value(node.input[0]) if node.op_type == "If" else None
+            if condition is None:
+                known.copy(node)
+            else:
+                known.write_branch(node, "then_branch" if condition.all() else "else_branch")
+                chosen.append(str(node.name))
+        if len(chosen) == before:
+            break
+        del model.graph.node[:], model.graph.value_info[:]
+        model.graph.node.extend(known.nodes)
+        model.graph.initializer.extend(known.tensors)
+    if chosen:
+        add_note(f"choices with a constant condition replaced by their branch: {shortened(chosen)}")
+
+
+class _Folder(Informed):
+    """Writes the nodes of a graph; `tensors` are the initialisers that came out of branches."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__(model)
+        self.tensors: list[onnx.TensorProto] = []
+
+    def write_branch(self, node: onnx.NodeProto, branch: str) -> None:
+        """Write the nodes of a branch under names that the graph does not have, then its outputs."""
+        body = attributes_of(node)[branch]
+        scope: dict[str, str] = {}
+        for tensor in body.initializer:
+            scope[tensor.name] = tensor.name = self._free(tensor.name)
+            self.tensors.append(tensor)
+        for inner in body.node:
+            rename_inputs(inner, scope)
+            scope.update({name: self._free(name) for name in inner.output if name})
+            inner.output[:] = [scope.get(name, "") for name in inner.output]
+            inner.name = self._free(inner.name or inner.op_type)
+            self.copy(inner)
+        for value, name in zip(body.output, node.output, strict=True):
+            self.add("Identity", [scope.get(value.name, value.name)], name)
+
+    def _free(self, name: str) -> str:
+        made, number = name, 0
+        while made in self._taken:
+            made, number = f"{name}.{number}", number + 1
+        self._taken.add(made)
+        return made

@@ -24,11 +24,11 @@ from edged.bundles.graph.edit import (
     shortened,
 )
 from edged.bundles.graph.external_data import MOST
-from edged.bundles.graph.templates import IR_VERSION, OPSET
+from edged.bundles.graph.network import IR_VERSION, OPSET
 from edged.bundles.source import axes, classifiers, initialisers, inputs, opset_downgrade
-from edged.bundles.source.choices import fold_choices
 from edged.bundles.source.classifiers import refuse_finished
 from edged.bundles.source.inputs import refuse_unknown, write_out
+from edged.bundles.source.known import fold_choices
 from edged.bundles.source.training_mode import in_inference_form, inference_form, without_inactive
 from edged.engines.runtime import ort
 from edged.errors import BundleError

@@ -14,7 +14,7 @@ import onnx
 from onnx import helper
 
 from edged.bundles.graph.edit import opset_of
-from edged.bundles.graph.templates import OPSET
+from edged.bundles.graph.network import OPSET
 from edged.bundles.graph.writer import attributes_of, untrainable
 from edged.bundles.source.attention import attention
 from edged.bundles.source.initialisers import fix_settings

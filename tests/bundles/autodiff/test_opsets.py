@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edged.bundles.graph.templates import OPSET
+from edged.bundles.graph.network import OPSET
 from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.normalise import standard_opset
 from edged.engines.runtime import ort

@@ -14,8 +14,7 @@ from typer import Argument, Option
 
 from edged import bundles
 from edged.cli import output
-from edged.cli.options import AsJson, Stream, print_json
-from edged.cli.outputs import Force, check_directory, check_file, new_directory
+from edged.cli.options import AsJson, Force, Stream, check_directory, check_file, new_directory, print_json
 from edged.errors import ConfigError
 
 artifacts_app = typer.Typer(help="Build, inspect, sign, export and verify bundles.", no_args_is_help=True)

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from edged.cli.options import AsJson, print_json
-from edged.cli.outputs import Force, check_file, new_directory
+from edged.cli.options import AsJson, Force, check_file, new_directory, print_json
 from edged.errors import ConfigError
 
 fleet_app = typer.Typer(

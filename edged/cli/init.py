@@ -14,8 +14,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from edged.cli import output
-from edged.cli.options import AsJson, print_json
-from edged.cli.outputs import Force, check_directory
+from edged.cli.options import AsJson, Force, check_directory, print_json
 from edged.errors import ConfigError, EdgedError
 
 if TYPE_CHECKING:

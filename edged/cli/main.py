@@ -27,8 +27,7 @@ from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
 from edged.cli.ingest import ingest
 from edged.cli.init import init
-from edged.cli.options import AsJson, ConfigPath, Stream, print_json
-from edged.cli.outputs import Force, check_file, new_directory
+from edged.cli.options import AsJson, ConfigPath, Force, Stream, check_file, new_directory, print_json
 from edged.cli.progress import ReplayProgress, TrainingProgress
 from edged.cli.state import audit, backup, import_data, restore, weights_app
 from edged.cli.web import web_app

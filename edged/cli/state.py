@@ -10,8 +10,7 @@ import typer
 from typer import Argument, Option
 
 from edged.cli import output
-from edged.cli.options import AsJson, ConfigPath, Stream, print_json
-from edged.cli.outputs import Force, check_directory, check_file
+from edged.cli.options import AsJson, ConfigPath, Force, Stream, check_directory, check_file, print_json
 from edged.cli.progress import ImportBar
 
 

@@ -15,7 +15,6 @@ from edged.config import Config
 from edged.device.admin.local_state import local_entry, lock_state
 from edged.device.admin.results import ImportedFile, ImportReport
 from edged.device.startup.bootstrap import open_samples, with_context
-from edged.domain.commits.imported import ImportProgress
 from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
 from edged.storage.journal.audit_log import AuditLog
@@ -23,6 +22,7 @@ from edged.storage.models.registry import Registry
 from edged.storage.recordings.reader import FORMATS, format_of, readable
 from edged.storage.recordings.samples import FileReader
 from edged.storage.samples.log import SampleLog
+from edged.storage.samples.side_tables import ImportProgress
 
 Progress = Callable[[str, int], None]
 """Receives the name of a file and how many of its samples are stored."""

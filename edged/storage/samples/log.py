@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from edged.clock import Ages, Clock
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.commits.imported import ImportProgress
 from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.open_classes import OpenClasses
@@ -46,6 +45,7 @@ from edged.storage.samples.rows import (
     positions,
     provide_checksum,
 )
+from edged.storage.samples.side_tables import ImportProgress
 from edged.storage.samples.tables import (
     FORMAT,
     MOST_SOURCES,

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.commits.imported import ImportProgress
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.open_classes import counted
 from edged.domain.stream.sample import Rejected, StoredSample, Window
@@ -28,6 +27,7 @@ from edged.logs import get_logger
 from edged.storage.files.database import file_bytes, json_list, snapshot
 from edged.storage.samples import side_tables
 from edged.storage.samples.rows import CHECKED, is_whole
+from edged.storage.samples.side_tables import ImportProgress
 from edged.storage.samples.tables import SampleCounts
 
 log = get_logger("edged.samples")

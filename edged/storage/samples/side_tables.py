@@ -10,13 +10,12 @@ import sqlite3
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.commits.imported import ImportProgress
 from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.stream.open_classes import OpenClass
 from edged.domain.stream.sample import LabelValue, Rejected
@@ -53,6 +52,20 @@ _ROW_BYTES = 60  # of a row, beside key and values
 _WITH_AGE = ("quarantine", "open_windows", "joined_values")
 _JOINED_VALUES = CheckedTable("joined_values", ("key", "ts", "state"), "key")
 _HELD_LABELS = CheckedTable("held_labels", ("key", "since", "y"), "key")
+
+
+@dataclass(frozen=True)
+class ImportProgress:
+    """One file: `samples` of it are stored, all of them once `finished` (Unix seconds) is known.
+
+    `file` is the SHA-256 of its content, `options` that of the format and the stream that it is read for.
+    """
+
+    file: str
+    options: str
+    name: str
+    samples: int = 0
+    finished: float | None = None
 
 
 def any_before(db: sqlite3.Connection, moment: float) -> bool:

@@ -22,7 +22,6 @@ from edged.domain.protocols import Engine, LearningRate
 from edged.domain.training.message import Message, SparseMessage
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.engines.portable.description import Description
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 
@@ -37,7 +36,7 @@ class Parameter(Message):
     """A parameter of a model; `size` is how many numbers it has."""
 
     name: str
-    shape: tuple[int | str, ...]
+    shape: tuple[int, ...]
     size: int
     trainable: bool
 
@@ -173,31 +172,19 @@ def _check_description(bundle: Bundle) -> None:
         named |= set(map(str, (statistics or {}).values()))
     if missing := sorted(named - held):
         raise BundleError(f"the model has no parameter {missing[0][:80]!r}", where=str(bundle.path))
-    shapes = {} if bundle.portable is None else Description.of(bundle).shapes
-    for value in graph.initializer:
-        if shapes.get(value.name, tuple(value.dims)) != tuple(value.dims):
-            what = f"bundle.json gives the parameter {value.name[:80]!r} another shape than the model"
-            raise BundleError(what, where=str(bundle.path))
 
 
 def _parameters(bundle: Bundle) -> tuple[Parameter, ...]:
-    return tuple(
-        Parameter(name, tuple(shape), _size(shape), name in bundle.trainable)
-        for name, shape in _shapes(bundle).items()
-    )
-
-
-def _shapes(bundle: Bundle) -> dict[str, list[int | str]]:
     names = {*bundle.trainable, *bundle.frozen}
     if bundle.engine == "native":
         inputs = load_graph(bundle.path / onnxruntime_generator.EVALUATION).graph.input
-        return {value.name: shape_of(value) for value in inputs if value.name in names}
-    initializers = load_graph(bundle.inference_model).graph.initializer
-    return {tensor.name: list(tensor.dims) for tensor in initializers if tensor.name in names}
-
-
-def _size(shape: list[int | str]) -> int:
-    return math.prod(int(dim) for dim in shape)
+        shapes = {value.name: tuple(map(int, shape_of(value))) for value in inputs if value.name in names}
+    else:
+        initializers = load_graph(bundle.inference_model).graph.initializer
+        shapes = {tensor.name: tuple(tensor.dims) for tensor in initializers if tensor.name in names}
+    return tuple(
+        Parameter(name, shape, math.prod(shape), name in bundle.trainable) for name, shape in shapes.items()
+    )
 
 
 def _rows(bundle: Bundle, engine: Engine) -> tuple[Floats, NDArray[Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
-from edged.bundles.losses.function import FunctionLoss
+from edged.bundles.losses.objective import FunctionLoss
 from edged.engines import open_engine
 from edged.errors import BundleError, ConfigError, UnavailableError
 from tests.installed import ENGINES, built_for_each, needs_native

@@ -11,7 +11,7 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.inspect import verify
-from edged.bundles.losses.function import FunctionLoss
+from edged.bundles.losses.objective import FunctionLoss
 from edged.bundles.source.standardise import Statistics
 from edged.cli.main import app
 from edged.domain.protocols import LearningRate

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from edged import __version__
 from edged.bundles.graph import onnxruntime_generator
-from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, value_info
+from edged.bundles.graph.edit import opset_of, refuse_taken, shortened, tensor_of, value_info
 from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, size_of, values_of
 from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.losses.objective import Given, Objective, keeps_all_outputs, objective
@@ -51,12 +51,6 @@ if TYPE_CHECKING:
     from edged.engines.portable.description import Description
 
 INFERENCE = "inference_model.onnx"
-NATIVE_FILES = (
-    onnxruntime_generator.TRAINING,
-    onnxruntime_generator.EVALUATION,
-    onnxruntime_generator.OPTIMIZER,
-    onnxruntime_generator.CHECKPOINT,
-)
 CHECKPOINTS = ("full", "nominal")
 NAMELESS = Naming()
 
@@ -198,7 +192,7 @@ def build(
         raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
         onnx.save(inference_form(plan.model), str(staged / INFERENCE))
         portable = _step_graph(plan, rule, staged, seed or 0) if engine == "portable" else None
-        files = [INFERENCE, *(NATIVE_FILES if portable is None else portable.models.values())]
+        files = [INFERENCE, *(onnxruntime_generator.FILES if portable is None else portable.models.values())]
         described = replace(
             naming.put(_describe(plan, staged, rule.name, seed)),
             portable=None if portable is None else portable.to_json(),
@@ -268,8 +262,9 @@ def _plan(
     if statistics is not None:
         standardise_model(model, statistics)
         frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]
-    give = [_tensor(value) for value in model.graph.output]
-    compared = [_compared(give[0].name, target), *(tensor.name for tensor in give[1:])]
+    give = [tensor_of(value) for value in model.graph.output]
+    # A loss compares the main output with the label in the network's own units.
+    compared = [give[0].name if target is None else STANDARD_OUTPUT, *(tensor.name for tensor in give[1:])]
     chosen = objective(model, give, compared, loss)
     warn_about_probabilities(model.graph, chosen.name, add_note)
     if target is not None and chosen.name not in (*MEASURING, CUSTOM):
@@ -277,12 +272,7 @@ def _plan(
             f"a class cannot be standardised: loss {chosen.name}", where="statistics.target_mean"
         )
     refuse_taken(model.graph, [chosen.label.name])
-    return _Plan(model, chosen, _tensor(model.graph.input[0]), target, trainable, frozen)
-
-
-def _compared(output: str, target: Standardisation | None) -> str:
-    """The tensor that a loss compares with the label, in the network's own units."""
-    return output if target is None else STANDARD_OUTPUT
+    return _Plan(model, chosen, tensor_of(model.graph.input[0]), target, trainable, frozen)
 
 
 def _unique(graph: onnx.GraphProto) -> None:
@@ -291,10 +281,6 @@ def _unique(graph: onnx.GraphProto) -> None:
         if tensor.name in seen:
             raise BundleError("two parameters have the same name", where=tensor.name)
         seen.add(tensor.name)
-
-
-def _tensor(value: onnx.ValueInfoProto) -> Tensor:
-    return Tensor(str(value.name), tuple(shape_of(value)))
 
 
 def _describe(plan: _Plan, staged: Path, optimizer: str, seed: int | None) -> Bundle:

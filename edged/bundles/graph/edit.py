@@ -30,6 +30,12 @@ def value_info(tensor: Tensor) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(tensor.name, DTYPES[tensor.dtype], list(tensor.shape))
 
 
+def tensor_of(value: onnx.ValueInfoProto) -> Tensor:
+    """Return the description of a graph input or output; anything but int64 counts as float32."""
+    integer = value.type.tensor_type.elem_type == TensorProto.INT64
+    return Tensor(str(value.name), tuple(shape_of(value)), "int64" if integer else "float32")
+
+
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Bodies of If, Loop and Scan."""
     for attribute in node.attribute:

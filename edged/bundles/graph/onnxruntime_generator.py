@@ -31,6 +31,7 @@ from edged.errors import BundleError
 MAX_IR_VERSION = 10
 TRAINING, EVALUATION, OPTIMIZER = "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"
 CHECKPOINT = "checkpoint"
+FILES = (TRAINING, EVALUATION, OPTIMIZER, CHECKPOINT)
 # The two forms of AdamW: attribute adam_mode of onnxruntime's operator.
 _ADAM_MODES = {"adamw": 1, "adamw_pytorch": 0}
 

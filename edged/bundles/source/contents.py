@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from edged.bundles.graph import onnxruntime_generator
-from edged.bundles.graph.edit import DecodeError, opset_of, shape_of
+from edged.bundles.graph.edit import DecodeError, opset_of, tensor_of
 from edged.bundles.graph.external_data import values_of
 from edged.bundles.source.normalise import read_model
 from edged.domain.bundle_contents import CHECKPOINT_DATA, FileEntry, Tensor
@@ -114,13 +114,6 @@ def _tensors(file: Path) -> dict[str, Floats]:
         raise BundleError(f"cannot be read: {problem}", where=str(file)) from problem
 
 
-FILES = (
-    onnxruntime_generator.TRAINING,
-    onnxruntime_generator.EVALUATION,
-    onnxruntime_generator.OPTIMIZER,
-    onnxruntime_generator.CHECKPOINT,
-)
-
 # Upstream names whatever it adds like this.
 _ADDED = re.compile(r"^onnx::.+::\d+$")
 _LOSSES = {
@@ -143,12 +136,11 @@ def describe_upstream(path: Path) -> Bundle:
     Raises BundleError when a file is missing or the graphs are not of the usual form; CorruptError when a
     graph cannot be read.
     """
-    missing = [name for name in FILES if not (path / name).is_file()]
+    missing = [name for name in onnxruntime_generator.FILES if not (path / name).is_file()]
     if missing:
         raise BundleError(f"{missing[0]} is missing", where=str(path), remedy="generate all four artifacts")
-    evaluation, _ = (
-        load_graph(path / name) for name in (onnxruntime_generator.EVALUATION, onnxruntime_generator.TRAINING)
-    )
+    evaluation = load_graph(path / onnxruntime_generator.EVALUATION)
+    load_graph(path / onnxruntime_generator.TRAINING)  # raises where it is damaged
     held = _checkpoint(path / onnxruntime_generator.CHECKPOINT)
     nodes = [node for node in evaluation.graph.node if _ADDED.match(node.output[0])]
     data, label = _inputs(evaluation.graph, nodes, {*held.trainable, *held.frozen}, path)
@@ -194,7 +186,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
 
 def _files(path: Path) -> list[str]:
     """Its files; a checkpoint above 2 GB is two."""
-    return [*FILES, *(name for name in (CHECKPOINT_DATA,) if (path / name).is_file())]
+    return [*onnxruntime_generator.FILES, *(name for name in (CHECKPOINT_DATA,) if (path / name).is_file())]
 
 
 def _checkpoint(path: Path) -> TrainingCheckpoint:
@@ -222,7 +214,7 @@ def _inputs(
         raise BundleError(
             "the model must have exactly one input", where=str(path / onnxruntime_generator.EVALUATION)
         )
-    return _tensor(given[0]), _tensor(labels[0])
+    return tensor_of(given[0]), tensor_of(labels[0])
 
 
 def _outputs(model: onnx.ModelProto, nodes: list[onnx.NodeProto], path: Path) -> list[Tensor]:
@@ -234,14 +226,9 @@ def _outputs(model: onnx.ModelProto, nodes: list[onnx.NodeProto], path: Path) ->
         raise BundleError(
             "cannot tell the model's output", where=str(path / onnxruntime_generator.EVALUATION)
         )
-    return [_tensor(shapes[name]) for name in names]
+    return [tensor_of(shapes[name]) for name in names]
 
 
 def _optimizer(path: Path) -> str:
     operators = [node.op_type for node in load_graph(path / onnxruntime_generator.OPTIMIZER).graph.node]
     return next((_OPTIMIZERS[name] for name in operators if name in _OPTIMIZERS), "custom")
-
-
-def _tensor(value: onnx.ValueInfoProto) -> Tensor:
-    integer = value.type.tensor_type.elem_type == onnx.TensorProto.INT64
-    return Tensor(str(value.name), tuple(shape_of(value)), "int64" if integer else "float32")

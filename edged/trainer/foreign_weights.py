@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class WeightImporter:
     """Makes candidates of weights from elsewhere, with a learner's engine between two runs.
 
-    The engine has the bundle's initial weights; `holdout` has the samples that decide on a mixture. An update
+    The engine has the bundle's initial weights; `holdout` has the samples that judge it. An update
     has at most `max_bytes` when it is unpacked.
     """
 

@@ -18,7 +18,7 @@ from edged.cli.main import app
 from edged.engines import open_engine
 from edged.engines.native import api as training_api
 from edged.engines.native import checkpoint
-from edged.errors import BundleError, ConfigError
+from edged.errors import BundleError, ConfigError, CorruptError
 from edged.storage.models.bundles import Bundle
 from tests.commands import edged, strict_json
 from tests.installed import needs_native
@@ -221,7 +221,7 @@ def test_what_upstream_has_made_is_read_and_changed(tmp_path: Path) -> None:
 
 def test_what_is_no_checkpoint_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"nothing of the kind")
-    with pytest.raises(BundleError, match="the checkpoint cannot be read: it has another beginning"):
+    with pytest.raises(CorruptError, match="the checkpoint cannot be read: it has another beginning"):
         parameters.describe(tmp_path / "f")
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(BundleError, match="neither a bundle nor a checkpoint"):

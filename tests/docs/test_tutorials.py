@@ -63,7 +63,7 @@ def run(page: str, broker: Mosquitto, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_a_washing_machine_by_its_power(broker: Mosquitto, tmp_path: Path) -> None:
     told = run("tutorial-washing-machine.md", broker, tmp_path)

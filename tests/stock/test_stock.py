@@ -166,6 +166,7 @@ def test_a_recorded_stream_is_evaluated(stock: Environment, bundle: Path, tmp_pa
     assert report["metric"]["accuracy"] > report["frozen"]["accuracy"]
 
 
+@pytest.mark.full
 def test_the_demo_builds_its_own_bundle(stock: Environment, tmp_path: Path) -> None:
     began = time.monotonic()
     answer = stock.run("edged", "demo", "--seconds", 10, "--rate", 60, "--json", folder=tmp_path)

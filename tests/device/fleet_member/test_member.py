@@ -211,7 +211,7 @@ def check_round_is_declined(
     listener.wait(lambda: [e["reason"] for e in listener.events("fleet_refused")] == ["stale"])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(150)
 def test_with_keys_only_signed_rounds_and_receipts_count(
     broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path

@@ -39,7 +39,7 @@ def read(file: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_more_than_4_gib_in_little_memory(tmp_path: Path) -> None:
     file, large = tmp_path / "a.zip", len(BLOCK) * BLOCKS
     tracemalloc.start()

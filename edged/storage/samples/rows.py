@@ -1,10 +1,13 @@
 """Rows of the sample log: from columns of samples, as fast as SQLite takes them, and checked when read."""
 
+# ruff: noqa: S608  every statement is put together from constants of this module alone
+
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice, repeat
+from functools import lru_cache
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -21,8 +24,7 @@ WITHDRAWN = 2**63 - 1  # in column `changes`: whatever labels come, the sample i
 STRETCH_BITS = 13  # see labels.py
 CHECKED = "key, ts, holdout, x, y, checksum"
 """Columns that `is_whole` takes."""
-_INSERT = """INSERT INTO samples (offset, key, ts, ingested, x, y, label_seq, holdout, id_key, id, packet,
-    changes, source, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_ROWS_PER_INSERT = 50  # one statement for many rows takes a third off the time of an insert
 
 
 def is_whole(row: Sequence[Any], size: int) -> bool:
@@ -63,25 +65,27 @@ def insert(
     `labels` are encoded values of column `y`, `positions` those of `label_seq`; both may be endless.
     `sources` are the numbers of the sources of labels.
     """
-    n, offsets, ts = len(batch), batch.offsets.tolist(), batch.ts.tolist()
-    kept, blobs, y = holdout.astype(int).tolist(), _blobs(batch.x), list(islice(labels, n))
-    columns: tuple[Iterable[Any], ...] = (
-        offsets,
-        batch.keys,
-        ts,
-        batch.ingested.tolist(),
-        blobs,
-        y,
-        islice(positions, n),
-        kept,
-        _id_keys(offsets, batch.ids) if any(batch.ids) else repeat(None, n),
-        batch.ids or repeat(None, n),
-        islice(packed(batch.packets), n),
-        [WITHDRAWN if aside else None for aside in batch.is_aside().tolist()],
-        [sources.get(source) for source in batch.sources] if sources else repeat(None, n),
-        map(checksum, batch.keys, ts, kept, blobs, y),
-    )
-    db.executemany(_INSERT, zip(*columns, strict=True))
+    offsets, ts, kept = batch.offsets.tolist(), batch.ts.tolist(), holdout.astype(int).tolist()
+    blobs, labels = _blobs(batch.x), list(islice(labels, len(batch)))
+    columns: dict[str, Iterable[Any]] = {
+        "offset": offsets,
+        "key": batch.keys,
+        "ts": ts,
+        "ingested": batch.ingested.tolist(),
+        "x": blobs,
+        "y": labels,
+        "label_seq": positions,
+        "holdout": kept,
+        "packet": packed(batch.packets),
+        "checksum": map(checksum, batch.keys, ts, kept, blobs, labels),
+    }
+    if batch.aside:
+        columns["changes"] = [WITHDRAWN if aside else None for aside in batch.is_aside().tolist()]
+    if sources:
+        columns["source"] = [sources.get(source) for source in batch.sources]
+    if any(batch.ids):
+        columns |= {"id_key": _id_keys(offsets, batch.ids), "id": batch.ids}
+    _insert_columns(db, columns, len(batch))
 
 
 def check_rows(batch: Batch, next_offset: int, width: int, path: Path) -> None:
@@ -98,6 +102,23 @@ def check_rows(batch: Batch, next_offset: int, width: int, path: Path) -> None:
             f"inputs of shape {batch.x.shape} do not fit {len(batch)} samples of {width} features",
             where=str(path),
         )
+
+
+def _insert_columns(db: sqlite3.Connection, columns: dict[str, Iterable[Any]], n: int) -> None:
+    """Insert `n` rows given as columns, many with each statement."""
+    values = list(chain.from_iterable(zip(*columns.values(), strict=False)))
+    names = tuple(columns)
+    whole = n - n % _ROWS_PER_INSERT
+    for rows, start, stop in ((_ROWS_PER_INSERT, 0, whole), (1, whole, n)):
+        step = rows * len(names)
+        parts = range(start * len(names), stop * len(names), step)
+        db.executemany(_insert_statement(names, rows), (values[i : i + step] for i in parts))
+
+
+@lru_cache(maxsize=8)
+def _insert_statement(names: tuple[str, ...], rows: int) -> str:
+    row = "(" + ", ".join("?" * len(names)) + ")"
+    return f"INSERT INTO samples ({', '.join(names)}) VALUES " + ", ".join([row] * rows)
 
 
 def _blobs(x: NDArray[np.float32]) -> list[bytes]:

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.device.serving.label_requester import LabelRequester
+from edged.device.serving.prediction_messages import encode
+from edged.device.serving.predictor import Predictor
 from edged.domain.events import AnomalyAlarm, DriftDetected
 from edged.domain.judging.latencies import Latencies
-from edged.domain.judging.predictions import Predictions, encode
+from edged.domain.judging.predictions import Predictions
 from edged.domain.protocols import ModelSupervisor
 from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.errors import ModelError
@@ -25,7 +27,6 @@ from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.device.events import Events
-    from edged.device.serving.predictor import Predictor
 
 log = get_logger("edged.serve")
 

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
+from edged.device.serving.prediction_messages import encode
 from edged.device.serving.predictor import Predictor
 from edged.device.serving.worker import ServingWorker
 from edged.domain.judging.expert_mix import StreamModel, mix_of
 from edged.domain.judging.latencies import Latencies, LatencyPercentiles
-from edged.domain.judging.predictions import Predictions, encode
+from edged.domain.judging.predictions import Predictions
 from edged.domain.protocols import ServedModel
 from edged.domain.stream.sample import LabelUpdate
 from edged.domain.stream.schema import Schema

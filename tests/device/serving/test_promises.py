@@ -14,10 +14,10 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import GateConfig, ServingConfig
+from edged.device.serving.prediction_messages import encode
 from edged.device.serving.predictor import Predictor
 from edged.device.web.page.history import choices
 from edged.domain.judging.prediction_sets import PredictionSets
-from edged.domain.judging.predictions import encode
 from edged.domain.stream.schema import Schema
 from edged.storage.models.registry import Registry
 from edged.workbench.demo.broker import free_port

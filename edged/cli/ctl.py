@@ -154,9 +154,10 @@ def _watch(config: MqttConfig, device: str | None, seconds: float | None, *, as_
     from edged.mqtt.control_client import Operator
 
     watched = DeviceWatch(config.root)
-    until = float("inf") if seconds is None else time.monotonic() + seconds
     with Operator(config, REMEDY) as operator:
         operator.subscribe(watched.filters(device))
+        # Connecting may take seconds, as to a broker that must first refuse MQTT 5.
+        until = float("inf") if seconds is None else time.monotonic() + seconds
         if as_json:
             for delivery in _until(operator, until):
                 message = watched.receive(delivery.topic, delivery.payload)

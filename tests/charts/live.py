@@ -64,7 +64,7 @@ def test_a_report_can_be_read(report: Path, browser: Any, theme: str, place: str
     if shots := os.environ.get("EDGED_SCREENSHOTS"):
         page.screenshot(path=f"{shots}/report-{place}-{theme}.png", full_page=True)
     texts = page.evaluate(TEXTS)
-    assert len(texts) > 8
+    assert len(texts) >= 8
     assert [one for one in texts if one["height"] < SMALLEST or one["left"] < 0] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert [violation["id"] for violation in Axe().run(page).response["violations"]] == []

@@ -574,7 +574,7 @@ def test_rounds_models_refusals_and_reasons_are_on_the_page(
         expect(learning).to_contain_text("devices try the model", timeout=40_000)
         expect(learning).to_contain_text("Stage 1 of 2 (canaries): 3 devices asked")
         instruct(site.dir, "abandon", (1, "trial"), "ada")
-        expect(learning).to_contain_text("abandoned by the operator", timeout=20_000)
+        expect(learning).to_contain_text("abandoned by ada", timeout=20_000)
         assert violations(page) == []
         assert page.evaluate("document.documentElement.scrollWidth") == SIZES["phone"][0]
         picture(page, "learning")

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 from edged import logs
 from edged.config.commands import InstallConfig
 from edged.device.commands.answers import CommandAnswers
-from edged.device.commands.device import PauseCommands, QueryCommands, SettingsCommands, WipeCommands
+from edged.device.commands.device import PauseCommands, QueryCommands, SettingsCommands
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
 from edged.device.commands.labelling import ClassCommands, LabelCommands, LabelReviewCommands
-from edged.device.commands.models import ModelCommands, TrainingCommands
+from edged.device.commands.models import ModelCommands
+from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferCommands
+from edged.device.commands.wipe import WipeCommands
 from edged.device.events import Events, Extension
 from edged.device.integrations import ANNOUNCED
 from edged.device.learning.conditions import ConditionsReader

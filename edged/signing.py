@@ -197,7 +197,6 @@ def _load(path: Path, load: Callable[[bytes], Any]) -> Any:
 # ---- sealing -----------------------------------------------------------------------------------
 
 SEALED = b"edged-sealed-1\n"
-_NONCE = bytes(12)  # where each message has a key of its own
 _NONCE_BYTES, _PUBLIC_BYTES = 12, 32
 _HEAD_BYTES = len(SEALED) + _PUBLIC_BYTES
 _SENDERS = 1 << 14  # whose keys are remembered: to agree on one takes far longer than to open a message
@@ -273,69 +272,6 @@ def _derived(secret: bytes, info: bytes) -> bytes:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
-
-
-# ---- masks -------------------------------------------------------------------------------------
-
-
-def available() -> bool:
-    """Whether the package cryptography is installed."""
-    return find_spec("cryptography") is not None
-
-
-class AgreementKey:
-    """An X25519 key of one device for one round: a fresh one, or that with these 32 private bytes.
-
-    Raises UnavailableError without the package cryptography.
-    """
-
-    def __init__(self, private: bytes | None = None) -> None:
-        _require()
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-        made = (
-            X25519PrivateKey.generate() if private is None else X25519PrivateKey.from_private_bytes(private)
-        )
-        self._key, self.private = made, made.private_bytes_raw()
-        self.public = made.public_key().public_bytes_raw()
-        self._shared: dict[bytes, bytes] = {}
-
-    def agreed(self, theirs: bytes, purpose: bytes) -> bytes:
-        """32 bytes that the holder of the public key `theirs` gets, too, for the same purpose, and no other.
-
-        Raises ValueError when that is no key.
-        """
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-
-        if theirs not in self._shared:
-            self._shared[theirs] = self._key.exchange(X25519PublicKey.from_public_bytes(theirs))
-        return _derived(self._shared[theirs], purpose + b"".join(sorted((self.public, theirs))))
-
-
-def keystream(key: bytes, size: int) -> bytes:
-    """Return `size` bytes that look random without the 32 bytes of `key`, by ChaCha20."""
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-
-    return Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(size))
-
-
-def encrypt(key: bytes, message: bytes, about: bytes) -> bytes:
-    """A message, 16 bytes longer, for who has the `key`, which is for this one message; see `decrypt`."""
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-    return ChaCha20Poly1305(key).encrypt(_NONCE, message, about)
-
-
-def decrypt(key: bytes, message: bytes, about: bytes) -> bytes:
-    """The message; ValueError when it was not encrypted with this key and about the same."""
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-    try:
-        return ChaCha20Poly1305(key).decrypt(_NONCE, message, about)
-    except InvalidTag:
-        raise ValueError("it was encrypted with another key, or changed") from None
 
 
 # ---- a certificate of one's own ----------------------------------------------------------------

@@ -29,10 +29,6 @@ class FleetConfig(Section):
     budget: Duration = Field(
         300.0, gt=0, description="maximum training time in one round; it limits the steps"
     )
-    masked: bool = Field(
-        False,
-        description="take part only in rounds in which the coordinator sees just the sum of all updates",
-    )
 
     @model_validator(mode="after")
     def _keys_without_flower(self) -> FleetConfig:
@@ -40,6 +36,4 @@ class FleetConfig(Section):
             raise ValueError(
                 "rounds from Flower are not signed, the SuperLink authenticates its nodes: remove keys"
             )
-        if self.flower and self.masked:
-            raise ValueError("rounds from Flower have no masks: remove masked, or flower")
         return self

@@ -14,8 +14,7 @@ from edged.config.problems import all_problems
 from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
 from edged.config.yaml_file import read_yaml
-from edged.domain.federated.masking import FEWEST
-from edged.domain.federated.messages import DeviceState, MaskSettings, RoundSettings
+from edged.domain.federated.messages import DeviceState, RoundSettings
 from edged.errors import ConfigError
 
 HINT = "docs/fleet-reference.md lists every key"
@@ -95,15 +94,6 @@ class ReduceSection(Section):
 
     how: Literal["mean", "trimmed_mean", "median"] = Field("mean", description="of all updates")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share cut at either end by trimmed_mean")
-
-
-class MasksSection(Section):
-    """Whether updates come under masks, so that the coordinator knows only their sum."""
-
-    enabled: bool = Field(False, description="devices mask what they send; only its sum is known")
-    wait: Duration = Field(
-        60.0, gt=0, description="for keys of devices, for their shares, and for their answers, each at most"
-    )
 
 
 class GateSection(Section):
@@ -197,29 +187,10 @@ class CoordinatorConfig(Section):
     train: TrainSection = TrainSection()
     admit: AdmitSection = AdmitSection()
     reduce: ReduceSection = ReduceSection()
-    masks: MasksSection = MasksSection()
     gate: GateSection = GateSection()
     rollout: RolloutSection = RolloutSection()
     metrics: MetricsSection = MetricsSection()
     log: LogConfig = LogConfig()
-
-    @model_validator(mode="after")
-    def _only_a_sum(self) -> CoordinatorConfig:
-        """Refuse options that need to see the update of one device, where only their sum is known."""
-        reduce = self.reduce
-        if not self.masks.enabled:
-            return self
-        if reduce.how != "mean":
-            raise ValueError(
-                f"reduce.how: {reduce.how} looks at each update, and under masks only their sum is known:"
-                " take mean, or set masks.enabled to false"
-            )
-        if self.round.least < FEWEST:
-            raise ValueError(
-                f"{self.round.least} devices are a quorum, and a sum of fewer than {FEWEST} hides no device:"
-                " raise round.devices or round.quorum"
-            )
-        return self
 
     @model_validator(mode="after")
     def _stages_for_a_rollout(self) -> CoordinatorConfig:
@@ -237,12 +208,10 @@ class CoordinatorConfig(Section):
     def settings(self) -> RoundSettings:
         """Training settings as devices receive them."""
         train = self.train
-        masks = MaskSettings(self.admit.max_samples) if self.masks.enabled else None
         epochs = 1 if train.steps is None and train.epochs is None else train.epochs
         return RoundSettings(
-            epochs, train.steps, train.learning_rate, train.batch_size, train.clip_norm, self.gate.evaluate,
-            masks,
-        )  # fmt: skip
+            epochs, train.steps, train.learning_rate, train.batch_size, train.clip_norm, self.gate.evaluate
+        )
 
     @property
     def stages(self) -> list[float | Literal["canaries"]]:

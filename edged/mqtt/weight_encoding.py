@@ -25,7 +25,6 @@ CODED = "coded+safetensors+zstd"
 MAX_BYTES = 1024**3
 MAX_UPDATE_BYTES = 64 * 1024**2  # of an update or a fleet's model that arrives, also unpacked
 _LEVEL = 3
-_MASKED = "masked"
 # By kind, as numpy codes its types.
 _KINDS = {"values": ("<f4", "|i1"), "scale": ("<f4",)}
 
@@ -111,19 +110,6 @@ def unpack_coded(blob: bytes, limit: int = MAX_BYTES) -> dict[str, Coded]:
         if parameter not in found or array.dtype.str not in _KINDS.get(kind, ()):
             raise damaged(f"{name!r} of {array.dtype} is no part of an update")
     return {name: Coded(value, arrays.get(f"scale/{name}")) for name, value in found.items()}
-
-
-def pack_masked(vector: NDArray[np.uint64]) -> bytes:
-    """A vector under masks as one blob."""
-    return compress({_MASKED: vector.astype("<u8")}, {})
-
-
-def unpack_masked(blob: bytes, size: int) -> NDArray[np.uint64]:
-    """`(size,)` uint64 from what `pack_masked` made; CorruptError when it holds anything else."""
-    found = decompress(blob, 8 * size + 4096)[0].get(_MASKED)
-    if found is None or found.dtype.str != "<u8" or found.shape != (size,):
-        raise damaged(f"the vector is not {size} whole numbers of 64 bits")
-    return found
 
 
 def split(blob: bytes, chunk_bytes: int) -> list[bytes]:

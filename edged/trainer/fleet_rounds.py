@@ -83,7 +83,7 @@ class RoundTrainer:
         base
             The model of the fleet, by name.
         config
-            How to train and clip; under masks the update stays float32, otherwise it is int8.
+            How to train and clip.
         residual
             What coding has left out in the round before.
         rng
@@ -109,10 +109,7 @@ class RoundTrainer:
         made = engine.parameters()
         change = difference({name: made[name] for name in self._trainable}, start)
         wanted = clipped(_sum(change, residual), config.clip_norm)
-        coded = code(
-            {name: value for name, value in wanted.items() if value.any()},
-            "int8" if config.masks is None else "float32",
-        )
+        coded = code({name: value for name, value in wanted.items() if value.any()}, "int8")
         sent = decode(coded)
         left_out = difference({name: wanted[name] for name in sent}, sent)
         return RoundContribution(coded, left_out, len(rows), steps, norm(sent))
@@ -192,7 +189,6 @@ class FleetUpdateTrainer:
             base=announced.base.hash,
             samples=made.samples,
             consumed=upto,
-            masked=announced.config.masks is not None,
         )
 
 

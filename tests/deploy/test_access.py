@@ -92,19 +92,19 @@ def test_a_device_hears_its_commands_and_its_sensors(site: Site) -> None:
 
 
 FLEET = "edged/fl/plant"
-OWN = ("up/1/press-7", "up/1/press-7/0", "mask/1/press-7/join", "state/press-7", "eval/1/press-7")
+OWN = ("up/1/press-7", "up/1/press-7/0", "state/press-7", "eval/1/press-7")
 
 
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 def test_a_device_and_the_coordinator_of_its_fleet(site: Site, protocol: Protocol) -> None:
     with device(site, protocol=protocol) as press, person(site, "fleet") as coordinator:
-        for topic in ("up/#", "state/+", "eval/+/+", "mask/+/+/+"):
+        for topic in ("up/#", "state/+", "eval/+/+"):
             coordinator.subscribe(f"{FLEET}/{topic}")
         for topic in OWN:
             payload = mark()
             assert press.publish(f"{FLEET}/{topic}", payload) == "Success"
             coordinator.got(f"{FLEET}/{topic}", payload)
-        for topic in ("round", "model/abc/0", "ack/1", "peers/1/press-7/shares"):
+        for topic in ("round", "model/abc/0", "ack/1"):
             press.subscribe(f"{FLEET}/{topic}")
             payload = mark()
             assert coordinator.publish(f"{FLEET}/{topic}", payload) == "Success"
@@ -147,8 +147,6 @@ NOT_TO_WRITE = {
     "a command to itself": "edged/press-7/request/rollback",
     "another device's update": "edged/fl/plant/up/1/press-8",
     "a part of another's update": "edged/fl/plant/up/1/press-8/0",
-    "another's masks": "edged/fl/plant/mask/1/press-8/join",
-    "its own shares": "edged/fl/plant/peers/1/press-7/shares",
     "another's state in the fleet": "edged/fl/plant/state/press-8",
     "another's report in the fleet": "edged/fl/plant/eval/1/press-8",
     "a round": "edged/fl/plant/round",
@@ -199,7 +197,6 @@ NOT_TO_READ = {
     "another device's commands": ("edged/+/request/+", "edged/press-8/request/train"),
     "everything": ("#", "edged/press-8/events"),
     "another device's updates": ("edged/fl/plant/up/#", "edged/fl/plant/up/1/press-8"),
-    "another device's shares": ("edged/fl/plant/peers/#", "edged/fl/plant/peers/1/press-8/shares"),
     "another device's sensors": ("sensors/#", "sensors/press-8/a"),
     "what others announce": ("homeassistant/#", "homeassistant/device/press-8/main-edged/config"),
     "a share of another's commands": ("$share/g/edged/press-8/request/+", "edged/press-8/request/train"),
@@ -210,8 +207,6 @@ def writer(site: Site, topic: str) -> Guest:
     """Who may publish on the topic."""
     if topic.startswith("sensors/"):
         return person(site, "sensors")
-    if "/peers/" in topic:
-        return person(site, "fleet")
     return person(site) if "/request/" in topic else device(site, "press-8")
 
 

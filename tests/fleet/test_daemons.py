@@ -179,7 +179,7 @@ def test_a_canary_tries_a_model_and_an_operator_approves_it(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_three_daemons_learn_from_a_signed_sealed_and_masked_sum(
+def test_three_daemons_learn_from_signed_rounds_and_seal_what_they_send(
     broker: Mosquitto, make_site: MakeSite, tmp_path: Path
 ) -> None:
     bundle = build(
@@ -190,9 +190,9 @@ def test_three_daemons_learn_from_a_signed_sealed_and_masked_sum(
     new_pair(tmp_path / "fleet.key")
     sections = ROUNDS | {
         "round": ROUNDS["round"] | {"rounds": 1, "devices": len(names)},
-        "masks": {"enabled": True, "wait": "20s"}, "key": str(tmp_path / "fleet.key"),
-    }  # fmt: skip
-    own = SECTIONS["fleet"] | {"keys": [str(tmp_path / "fleet.key.pub")], "masked": True}
+        "key": str(tmp_path / "fleet.key"),
+    }
+    own = SECTIONS["fleet"] | {"keys": [str(tmp_path / "fleet.key.pub")]}
     site = make_site(broker.port, initial_parameters(bundle), model=str(bundle.path), **sections)
     with ExitStack() as stack:
         listeners = []

@@ -13,10 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edged import signing
 from edged.clock import Clock
 from edged.config import FleetConfig
-from edged.device.fleet_member.masked_rounds import MaskedRounds
 from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
 from edged.device.fleet_member.traffic import ModelFetcher, UpdateSender
 from edged.device.fleet_member.transports import FleetTransport
@@ -37,10 +35,9 @@ from edged.domain.federated.messages import (
     Evaluation,
     FleetTopics,
     RoundAnnouncement,
-    RoundSettings,
 )
 from edged.domain.federated.participation import BUDGET_USED, DAY_SECONDS, MembershipRecord, stranger
-from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
+from edged.errors import EdgedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.models.fleet import FleetModels, SentUpdates
@@ -85,9 +82,8 @@ class Member:
         self._round: RoundAnnouncement | None = None
         self._updates = SentUpdates(state)
         self._sender = UpdateSender(device, topics, transport, self._updates)
-        self._masks = MaskedRounds(device, topics, transport)
         self._fetcher = ModelFetcher(topics, transport)
-        self._busy = self._hears_peers = False
+        self._busy = False
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
         self._declined: tuple[str, str] = ("", "")
@@ -120,9 +116,6 @@ class Member:
     def _receive_receipts(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._acknowledge(delivery.payload))
 
-    def _receive_peers(self, delivery: ReceivedMessage) -> None:
-        self._queue.put(lambda: self._mask(delivery.topic, delivery.payload))
-
     def _receive_part(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._add_part(delivery.topic, delivery.payload))
 
@@ -152,10 +145,8 @@ class Member:
     def _look(self) -> None:
         self._store()
         self._publish_state()  # before the update: who has that in hands looks at the state next
-        self._transferred(self._masks.transferred())
         if not self._budget_used():
-            self._advance_masks()
-            self._transferred(self._masks.transferred() + self._sender.send(self._clock.monotonic()))
+            self._transferred(self._sender.send(self._clock.monotonic()))
         self._decide()
         self._publish_state()
 
@@ -175,36 +166,6 @@ class Member:
             record = record.trained(pending.about)
         self._change(record)
 
-    def _join_masks(self, announced: RoundAnnouncement) -> None:
-        if not self._hears_peers:  # only then: rules of a broker may not know the topic
-            self._transport.follow(self._topics.peers("+", self._device, "+"), self._receive_peers)
-            self._hears_peers = True
-        self._masks.join(announced, self._clock.monotonic())
-
-    def _mask(self, topic: str, payload: bytes) -> None:
-        try:
-            self._masks.receive(topic, payload, self._clock.monotonic())
-        except (RefusedError, RejectedUpdateError) as problem:
-            self._leave_masks(problem)
-
-    def _advance_masks(self) -> None:
-        """Send the update once it can be masked."""
-        now = self._clock.monotonic()
-        try:
-            made = self._masks.advance(now, self._updates, self._models)
-        except (RefusedError, CorruptError) as problem:
-            self._leave_masks(problem)
-            return
-        if made is not None:
-            window = self._round.window if self._round is not None else 0.0
-            self._sender.add(made.number, made.about, now + window * random.random(), made.blob)
-
-    def _leave_masks(self, problem: EdgedError) -> None:
-        """Take no further part in the round's sum: the others take off what masks it leaves."""
-        self._masks.drop()
-        number = self._round.round if self._round is not None else None
-        self._event(FleetFailed(number, problem.line()))
-
     # ---- rounds ----------------------------------------------------------------------------
 
     def _follow(self, payload: bytes) -> None:
@@ -220,7 +181,6 @@ class Member:
         if announced.opened != self._record.opened:
             self._change(self._record.following(announced))
         self._round, self._not_before = announced, 0.0
-        self._masks.follow(announced)
 
     def _left(self) -> float:
         """Bytes that the device may still fetch and send for the fleet today."""
@@ -271,7 +231,7 @@ class Member:
         return named and new
 
     def _willing(self, announced: RoundAnnouncement) -> bool:
-        reason = self._why_not(announced.config)
+        reason = self._why_not()
         if reason:
             self._decline(announced, reason)
         return not reason
@@ -282,24 +242,18 @@ class Member:
             self._declined = (announced.id, reason)
             self._event(FleetDeclined(announced.round, reason))
 
-    def _why_not(self, config: RoundSettings) -> str:
+    def _why_not(self) -> str:
         if not self._config.train:
             return "it does not train in rounds: fleet.train is false"
         if self._budget_used():
             return BUDGET_USED
         if self._work.new_samples(self._record.consumed) == 0:
             return "too few new labelled samples: at least 1 needed"
-        if self._config.masked and config.masks is None:
-            return "privacy: fleet.masked is set here, and updates of this round come without masks"
-        if config.masks is not None and not signing.available():
-            return 'masks need the package cryptography: pip install "edged[signing]"'
         return self._work.why_not()
 
     # ---- training and judging, between two training runs -----------------------------------
 
     def _start_training(self, announced: RoundAnnouncement, model: Path) -> None:
-        if announced.config.masks is not None:
-            self._join_masks(announced)
         self._run(lambda: self._work.train(announced, model), self._trained, announced.id)
 
     def _start_judging(self, announced: RoundAnnouncement, model: Path) -> None:
@@ -353,7 +307,6 @@ class Member:
         number, about = found.number, found.about
         window = self._round.window if self._round is not None else 0.0
         self._sender.add(number, about, self._clock.monotonic() + window * random.random())
-        self._masks.trained(number, about)
         self._event(FleetTrained(about.round, found.samples, found.steps, found.bytes, found.norm))
         self._change(self._record.trained(about))
 
@@ -404,8 +357,7 @@ class Member:
 
     def _publish_state(self, why_not: str | None = None) -> None:
         record, now = self._record, self._clock.monotonic()
-        config = self._round.config if self._round is not None else RoundSettings()
-        reason = self._why_not(config) if why_not is None else why_not
+        reason = self._why_not() if why_not is None else why_not
         fields = {
             **asdict(self._work.state()),
             "bundle": self._work.bundle(),

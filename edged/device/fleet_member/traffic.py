@@ -28,7 +28,6 @@ class PendingUpdate:
     about: KeptUpdate
     at: float
     sendings: int = 0
-    blob: bytes | None = None  # what is sent of it, where that is not what was kept
 
 
 class UpdateSender:
@@ -45,19 +44,15 @@ class UpdateSender:
         """Resume sending what an earlier process has left: the newest of each round, oldest round first."""
         newest: dict[str, PendingUpdate] = {}
         for sent in self._updates.all():  # newest first
-            if sent.number not in settled and not sent.about.masked:  # its masks are gone
+            if sent.number not in settled:
                 at = now + RESEND_SECONDS * random.random()
                 newest.setdefault(sent.about.id, PendingUpdate(sent.number, sent.about, at))
         self._waiting = {waiting.number: waiting for waiting in newest.values()}
         return [self._waiting[number] for number in sorted(self._waiting)]
 
-    def add(self, number: int, about: KeptUpdate, at: float, blob: bytes | None = None) -> None:
-        """Add an update, to be sent at `at`, in seconds of the monotonic clock.
-
-        With `blob` that is sent in place of what was kept; one under masks is not sent without it.
-        """
-        if not about.masked or blob is not None:
-            self._waiting[number] = PendingUpdate(number, about, at, blob=blob)
+    def add(self, number: int, about: KeptUpdate, at: float) -> None:
+        """Add an update, to be sent at `at`, in seconds of the monotonic clock."""
+        self._waiting[number] = PendingUpdate(number, about, at)
 
     def send(self, now: float) -> int:
         """Send all updates that are due; return how many bytes they have."""
@@ -68,8 +63,7 @@ class UpdateSender:
             if sent is None:
                 del self._waiting[waiting.number]  # newer ones have taken its place
                 continue
-            blob = sent.blob if waiting.blob is None else waiting.blob
-            for topic, payload in self._header(waiting.about).messages(self._topics, blob):
+            for topic, payload in self._header(waiting.about).messages(self._topics, sent.blob):
                 self._transport.publish(topic, payload)
                 size += len(payload)
             waiting.sendings += 1
@@ -91,13 +85,13 @@ class UpdateSender:
         return acknowledged
 
     def _header(self, about: KeptUpdate) -> UpdateHeader:
-        """Return the line before the update; under masks it says nothing of the device's samples."""
+        """Return the line before the update."""
         return UpdateHeader(
             device=self._device,
             round=about.round,
             id=about.id,
             base=about.base,
-            samples=1 if about.masked else about.samples,
+            samples=about.samples,
             bytes=0,
             sha256="",
         )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from edged.domain.commands.signatures import TrustedKeys
-from edged.domain.federated.signatures import opened_bytes, sealed_to, signer
+from edged.domain.federated.signatures import sealed_to, signer
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
@@ -77,7 +75,6 @@ class SignedTransport:
         self._transport, self._keys = transport, keys
         self._topics = topics
         self._signed = (topics.round, topics.ack("+"))
-        self._peers = topics.peers("+", "", "").rstrip("/")
         self._recipient: str | None = None
         self._sealer: Sealer | None = None
 
@@ -94,9 +91,6 @@ class SignedTransport:
 
     def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
         """Subscribe to a topic filter, retained messages included."""
-        if pattern.startswith(self._peers):
-            self._transport.follow(pattern, partial(self._open, sink))
-            return
         if pattern not in self._signed:
             self._transport.follow(pattern, sink)
             return
@@ -107,7 +101,12 @@ class SignedTransport:
                     self._seal_to(sealed_to(delivery.payload))
                 sink(delivery)
                 return
-            _refused(delivery)
+            log.warning(
+                "fleet_message_refused",
+                reason="signature",
+                topic=delivery.topic,
+                problem="it is not signed by a key of fleet.keys",
+            )
 
         self._transport.follow(pattern, check)
 
@@ -120,20 +119,3 @@ class SignedTransport:
         if recipient != self._recipient:
             self._sealer = None if recipient is None else Sealer(recipient)
             self._recipient = recipient
-
-    def _open(self, sink: Callable[[ReceivedMessage], None], delivery: ReceivedMessage) -> None:
-        """Pass on a message about masks without its signature."""
-        payload = opened_bytes(delivery.topic, delivery.payload, self._keys)
-        if payload is None:
-            _refused(delivery)
-        else:
-            sink(replace(delivery, payload=payload))
-
-
-def _refused(delivery: ReceivedMessage) -> None:
-    log.warning(
-        "fleet_message_refused",
-        reason="signature",
-        topic=delivery.topic,
-        problem="it is not signed by a key of fleet.keys",
-    )

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from edged.domain.federated.mask_messages import STEPS
 from edged.domain.json_fields import (
     MALFORMED,
     NAME,
@@ -64,13 +63,6 @@ class BaseModelInfo:
 
 
 @dataclass(frozen=True)
-class MaskSettings:
-    """How an update becomes a part of a sum: times its share of `max_samples`, at most 1."""
-
-    max_samples: AtLeastOne
-
-
-@dataclass(frozen=True)
 class RoundSettings:
     """How devices train in a round; `epochs` or `steps`, the other one is None."""
 
@@ -80,7 +72,6 @@ class RoundSettings:
     batch_size: AtLeastOne = 32
     clip_norm: NotNegative = 1.0  # largest L2 norm of the whole update
     evaluate: bool = True  # whether devices report how good the base is for them
-    masks: MaskSettings | None = None  # updates come under masks, so that only their sum is known
 
 
 def _read_settings(values: JsonFields, name: str) -> RoundSettings:
@@ -142,30 +133,19 @@ class FleetTopics:
         """What a device makes of the model of a round."""
         return f"{self.base}/eval/{number}/{device}"
 
-    def mask(self, number: int, device: str, step: str) -> str:
-        """What a device says of the masks of a round, see `mask_messages`."""
-        return f"{self.base}/mask/{number}/{device}/{step}"
-
-    def peers(self, number: int | str, device: str, step: str) -> str:
-        """Topic of the messages to a device about those with whom it masks in a round."""
-        return f"{self.base}/peers/{number}/{device}/{step}"
-
     @property
     def of_devices(self) -> tuple[str, ...]:
-        """The filters of what devices send: updates, states, evaluations, masks."""
+        """The filters of what devices send: updates, states and evaluations."""
         base = self.base
-        return f"{base}/up/#", f"{base}/state/+", f"{base}/eval/+/+", f"{base}/mask/+/+/+"
+        return f"{base}/up/#", f"{base}/state/+", f"{base}/eval/+/+"
 
     def sender(self, topic: str) -> tuple[str, str, int | None, int | None]:
-        """Kind (`up`, `state`, `eval` or `mask`), device, round and part that a topic names.
+        """Kind (`up`, `state` or `eval`), device, round and part that a topic names.
 
-        The part of `mask` is the position of the step in `STEPS`. Raises RejectedUpdateError when it is not a
-        topic on which devices send.
+        Raises RejectedUpdateError when it is not a topic on which devices send.
         """
         kind, *levels = topic.removeprefix(f"{self.base}/").split("/")
-        expected = {"up": (2, 3), "eval": (2,), "state": (1,), "mask": (3,)}.get(kind, ())
-        if kind == "mask" and levels[-1] in STEPS:
-            levels[-1] = str(STEPS.index(levels[-1]))
+        expected = {"up": (2, 3), "eval": (2,), "state": (1,)}.get(kind, ())
         numbers = levels[:1] + levels[2:] if kind != "state" else []
         if len(levels) not in expected or not all(map(_is_number, numbers)):
             raise RejectedUpdateError(MALFORMED, "no topic for devices", where=topic[:200])

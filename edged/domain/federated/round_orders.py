@@ -24,7 +24,6 @@ class KeptUpdate(Message):
     base: str  # fingerprint of the weights to which it is a difference
     samples: int
     consumed: int  # position in label order up to which samples were there
-    masked: bool = False  # whether it leaves the device under masks alone
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from pathlib import Path
 from edged.domain.commands.signatures import EMPTY, FIELD, TrustedKeys, with_signature, without_signature
 
 HEADER = b"edged-fleet-1"
-SIGNATURE_BYTES = 64
 _KEY = re.compile("[0-9a-f]{64}")
 
 
@@ -34,17 +33,6 @@ def signed(topic: str, payload: bytes, sign: Callable[[bytes], bytes]) -> bytes:
     """A JSON object on a topic with its signature as its last field; `sign` makes the 64 bytes."""
     unsigned = b"".join((payload[:-1], b",", EMPTY, b"}"))
     return with_signature(unsigned, sign(message(topic, unsigned)))
-
-
-def signed_bytes(topic: str, payload: bytes, sign: Callable[[bytes], bytes]) -> bytes:
-    """Any payload on a topic, behind its signature of 64 bytes; `sign` makes that."""
-    return sign(message(topic, payload)) + payload
-
-
-def opened_bytes(topic: str, payload: bytes, keys: TrustedKeys) -> bytes | None:
-    """What `signed_bytes` was given; None when none of `keys` has signed it for this topic."""
-    signature, rest = payload[:SIGNATURE_BYTES], payload[SIGNATURE_BYTES:]
-    return None if keys.signer(message(topic, rest), signature) is None else rest
 
 
 def sealed_to(payload: bytes) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edged.domain.federated.messages import FleetTopics, Receipts, split
-from edged.domain.federated.signatures import signed, signed_bytes
+from edged.domain.federated.signatures import signed
 from edged.fleet.coordinator.journal import CoordinatorJournal
 from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
@@ -144,13 +144,6 @@ class Announcer:
         self._session.publish(
             self._topics.status, self._signed(self._topics.status, payload), qos=1, retain=True
         )
-
-    def peers(self, number: int, device: str, step: str, payload: bytes) -> bool:
-        """Tell a device of those with whom it masks in a round; whether it could be said."""
-        topic, key = self._topics.peers(number, device, step), self._key
-        if key is not None:
-            payload = signed_bytes(topic, payload, lambda message: sign(message, key))
-        return self._session.publish(topic, payload, qos=1)
 
     def _signed(self, topic: str, payload: bytes) -> bytes:
         key = self._key

@@ -23,14 +23,11 @@ from edged.fleet.coordinator.channel import Announcer, Channel, Inbox
 from edged.fleet.coordinator.control import Control, ControlReader, Order
 from edged.fleet.coordinator.devices import RoundDevices, States, choose
 from edged.fleet.coordinator.journal import NAMED, CoordinatorJournal, ModelOrigin, RoundRecord
-from edged.fleet.coordinator.masks import MaskKeeper
 from edged.fleet.coordinator.models import (
     advanced,
     begun,
     reduced,
     reducer_of,
-    require_packages,
-    summed,
 )
 from edged.fleet.coordinator.status import (
     ROUNDS,
@@ -72,8 +69,7 @@ class Coordinator:
 
     `channel` carries messages as soon as it is started; it is a session at the broker when absent.
 
-    Raises StorageError when its directory cannot be used; ConfigError when there is no initial model;
-    UnavailableError when its reducer needs a package that is not there.
+    Raises StorageError when its directory cannot be used; ConfigError when there is no initial model.
     """
 
     def __init__(
@@ -84,7 +80,6 @@ class Coordinator:
         disk: Disk = DISK,
         channel: Channel | None = None,
     ) -> None:
-        require_packages(config)
         self._config, self._clock = config, clock or SystemClock()
         self._pace, self._keep = config.round, config.admit.staleness + 2
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
@@ -102,10 +97,7 @@ class Coordinator:
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
-        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course)
-        self.admission = UpdateAdmission(
-            config, self.journal, self.layout, self.course, self._reader, self._masks
-        )
+        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course, self._reader)
         self._began: float | None = None  # when it was connected first
         self._published = 0.0
         self._publisher = StatusPublisher(self._announcer)
@@ -144,7 +136,6 @@ class Coordinator:
         """Disconnect from the broker and close the files; `run` does it itself."""
         self._session.stop()
         self.admission.close()
-        self._masks.close()
         self.reports.close()
         self.journal.close()
 
@@ -159,7 +150,6 @@ class Coordinator:
         for delivery in deliveries:
             self._receive(delivery)
         receipts = self.admission.commit()
-        self._masks.commit()
         self.reports.commit()
         self._session.ack(deliveries)
         self._announcer.receipts(receipts)
@@ -168,8 +158,6 @@ class Coordinator:
             self._began = self._began or self._clock.now()
             self._announcer.announce(self.course, again=True)
         self.advance(self._clock.now())
-        if self._masks.send():
-            self._inbox.wake()
         self._publish_status()
 
     def _receive(self, delivery: ReceivedMessage) -> None:
@@ -180,9 +168,6 @@ class Coordinator:
                 self.admission.receive(device, number, part, payload)
             elif kind == "state":
                 self._states.receive(device, payload)
-            elif kind == "mask":
-                self._reader.check(device)
-                self._masks.receive(device, number, part, payload)
             else:
                 self._reader.check(device)
                 self.reports.receive(device, number, payload, self.course)
@@ -221,9 +206,8 @@ class Coordinator:
 
     def _lead(self, now: float) -> None:
         """Close, extend or give up the round that is open, if that is due."""
-        if self._masks.active:
-            self._lead_masks(now)
-        elif (what := due(self.course, self.admission.accepted, self._pace, now)) == "close":
+        what = due(self.course, self.admission.accepted, self._pace, now)
+        if what == "close":
             self._close(now)
         elif what == "extend":
             self._extend(now)
@@ -240,14 +224,6 @@ class Coordinator:
     def _control(self) -> Control:
         return self._reader.read()
 
-    def _lead_masks(self, now: float, *, skip: bool = False) -> None:
-        there, excluded = self.admission.contributors, self._control.excluded
-        what, reason = self._masks.due(there, excluded, now, skip=skip)
-        if what == "close":
-            self._close(now)
-        elif what == "abandon":
-            self._abandon(now, reason)
-
     def _carry_out(self, order: Order, now: float) -> None:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
         course = self.course = replace(self.course, order=order.token)
@@ -263,9 +239,6 @@ class Coordinator:
             self._next_stage(now)
         elif course.phase == "trial":
             self._evaluate(now, at_once=True)
-        elif self._masks.active:
-            self.journal.store(course)
-            self._lead_masks(now, skip=True)
         elif self.admission.accepted:
             self._close(now)
         else:
@@ -281,7 +254,6 @@ class Coordinator:
         self.journal.store(course)
         self.course = course
         refused = Counter(self.admission.refused)
-        self._masks.turn(course)
         self.admission.turn(course)
         if not self.admission.refused:  # another round collects now
             self._refused.update(refused)
@@ -370,15 +342,8 @@ class Coordinator:
         """Return the model that comes of the updates of `count` devices, and their aggregate."""
         standing = self.course.standing
         base = self.journal.weights(standing.hash)
-        if self._masks.active:
-            return self._unmasked(base)
         aggregate = reduced(reducer_of(self._config), self.layout, self.admission.records(), count)
         return advanced(base, aggregate.change, self.layout), aggregate
-
-    def _unmasked(self, base: Weights) -> tuple[Weights, Aggregate]:
-        names = self._masks.survivors
-        total = self._masks.total(self.admission.records(names), self.layout.size + 1)
-        return summed(self._config, base, self.layout, total), Aggregate(total, len(names), 0)
 
     def _evaluate(self, now: float, *, at_once: bool = False) -> None:
         announced = self.course.round
@@ -446,7 +411,6 @@ class Coordinator:
             totals=RunTotals(dict(self._ended), dict(self._refused + self.admission.refused)),
             devices=len(states),
             ready=len(self._devices.ready(course, now)),
-            masks=self._masks.progress,
             paused=self._control.paused,
             excluded=tuple(self._control.excluded),
             waits_for=self._devices.waits_for(course, now),

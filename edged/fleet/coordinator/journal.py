@@ -4,7 +4,6 @@ fleet.json          the course of rounds, sealed
 lineage.json        every round with its numbers, sealed; the newest thousand
 models/<hash>/      weights and their manifest, with parent and round
 rounds/<n>          updates that count in round n; reports/<n> what devices made of its model
-masks/<n>           what devices have said of its masks
 """
 
 from __future__ import annotations
@@ -203,17 +202,13 @@ class CoordinatorJournal:
         """What devices have made of a round's model."""
         return AppendLog(self.path / "reports" / str(number), disk=self._disk)
 
-    def masks(self, number: int) -> AppendLog:
-        """What devices have said of the masks of a round."""
-        return AppendLog(self.path / "masks" / str(number), disk=self._disk)
-
     def has_updates(self, number: int) -> bool:
         """Whether updates of a round are stored."""
         return (self.path / "rounds" / str(number)).exists()
 
     def forget(self, before: int) -> None:
         """Remove what came for rounds before this one."""
-        for folder in (self.path / "rounds", self.path / "reports", self.path / "masks"):
+        for folder in (self.path / "rounds", self.path / "reports"):
             if not folder.is_dir():
                 continue
             for path in folder.iterdir():

@@ -15,15 +15,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from edged import signing
 from edged.domain.training.weight_coding import fingerprint
 from edged.errors import (
     ConfigError,
     CorruptError,
-    NoDataError,
     NonFiniteError,
     StorageError,
-    UnavailableError,
 )
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.journal import COURSE, CoordinatorJournal, ModelOrigin
@@ -110,16 +107,6 @@ def _read_file(path: Path) -> Weights:
 # ---- the model of a round --------------------------------------------------------------------
 
 
-def require_packages(config: CoordinatorConfig) -> None:
-    """Raise UnavailableError, at the start already, where masks need a package that is not there."""
-    if config.masks.enabled and not signing.available():
-        raise UnavailableError(
-            "the package cryptography is not installed",
-            where="masks.enabled",
-            remedy='pip install "edged[signing]"',
-        )
-
-
 def reducer_of(config: CoordinatorConfig) -> Reducer:
     """Create the configured reducer for a round.
 
@@ -161,21 +148,6 @@ def reduced(
         row = layout.from_bytes(data)
         reducer.add(AdmittedUpdate(head.device, head.samples, head.factor, row))
     return reducer.finish()
-
-
-def summed(config: CoordinatorConfig, base: Weights, layout: Layout, total: NDArray[np.float64]) -> Weights:
-    """Return the model that the sum of vectors under masks leads to.
-
-    Raises NoDataError when they are of no sample, NonFiniteError when no honest devices can have such a sum.
-    """
-    weight = float(total[-1])
-    if weight <= 0:
-        raise NoDataError("the updates of the round weigh nothing", where="masks")
-    change = total[:-1] / weight
-    norm, most = float(np.linalg.norm(change)), config.settings.clip_norm
-    if not norm <= config.admit.max_norm * most:
-        raise NonFiniteError(f"the mean has the norm {norm:.3g}, the bound is {most:.3g}", where="masks")
-    return advanced(base, change, layout)
 
 
 def advanced(base: Weights, change: NDArray[np.float64], layout: Layout) -> Weights:

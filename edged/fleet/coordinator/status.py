@@ -63,7 +63,7 @@ class CoordinatorStatus(Message):
     """What a coordinator says of itself while it runs.
 
     `at` is when, `until` when the phase ends at the latest, both in Unix seconds; `model` is the fingerprint
-    of the standing model; `masks` says which devices they wait for; `why_not` has devices that take no part,
+    of the standing model; `why_not` has devices that take no part,
     with the reason, `waits_for` why no round is opened.
     """
 
@@ -84,7 +84,6 @@ class CoordinatorStatus(Message):
     paused: bool = False
     excluded: tuple[str, ...] = ()
     why_not: Mapping[str, str] = field(default_factory=dict)
-    masks: str | None = None
     totals: RunTotals = RunTotals()
     waits_for: str = ""
     rollout: RolloutStatus | None = None
@@ -177,7 +176,6 @@ def lines_of(report: FleetReport) -> list[str]:
         f"round {status.round} {status.phase}" + (f", {left:.0f} s left" if left > 0 else ""),
         *([f"  waits for {status.waits_for}"] if status.waits_for else []),
         f"updates {status.updates} of {status.wanted}, refused: {refused}",
-        *([] if status.masks is None else [f"masks {status.masks}"]),
         f"devices {status.devices}, ready {status.ready}" + (", paused" if status.paused else ""),
         *_reasons(status.why_not),
         *([] if status.rollout is None else _rollout_lines(status.rollout)),

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Evaluation, Receipts, UpdateHeader
-from edged.domain.training.message import SparseMessage
+from edged.domain.training.message import Message
 from edged.errors import RejectedUpdateError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.journal import CoordinatorJournal
-from edged.fleet.rules.admission import (
-    admit,
-    admit_masked,
-    check_bytes,
-    check_claims,
-    check_round,
-    check_sender,
-    discount,
-)
+from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender, discount
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
 from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
-    from edged.fleet.coordinator.masks import MaskKeeper
     from edged.storage.files.append_log import AppendLog, LogRecord
 
 HELD_BYTES = 64 * 1024**2
@@ -48,18 +39,14 @@ class _Answers:
 
 
 @dataclass(frozen=True)
-class StoredUpdate(SparseMessage):
-    """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled.
-
-    `masked` is the id of the round in whose sum a vector under masks is; None for other updates.
-    """
+class StoredUpdate(Message):
+    """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled."""
 
     device: str
     round: int
     samples: int
     factor: float
     sha256: str
-    masked: str | None = None
 
 
 class PartialUpdates:
@@ -118,10 +105,8 @@ class UpdateAdmission:
         layout: Layout,
         course: FleetState,
         control: ControlReader,
-        masks: MaskKeeper | None = None,
     ) -> None:
         self._config, self._journal, self._layout, self._control = config, journal, layout, control
-        self._masks = masks
         self._limits, self._settings = config.admit, config.settings
         self._parts = PartialUpdates(HELD_BYTES)
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
@@ -131,7 +116,6 @@ class UpdateAdmission:
         self._spool: AppendLog | None = None
         self.course = course
         self._begin(course.collecting)
-        self._keep_one_kind()
 
     def turn(self, course: FleetState) -> None:
         """Continue with the state of `course`; where another round collects now, its spool is begun."""
@@ -139,16 +123,6 @@ class UpdateAdmission:
         if course.collecting != self._number:
             self.close()
             self._begin(course.collecting)
-        self._keep_one_kind()
-
-    def _keep_one_kind(self) -> None:
-        """Leave out of an open round late updates that are not under its masks, or are under others."""
-        announced = self.course.round
-        if announced is None or self.course.phase != "open":
-            return
-        wanted = None if announced.config.masks is None else announced.id
-        for device in [d for d, (_, record) in self._newest.items() if record.head.get("masked") != wanted]:
-            del self._newest[device]
 
     def _begin(self, number: int) -> None:
         self._number = number
@@ -188,13 +162,10 @@ class UpdateAdmission:
         """Names of the devices whose updates have come for it, in order."""
         return sorted(self._newest)
 
-    def records(self, of: Collection[str] | None = None) -> Iterator[tuple[StoredUpdate, bytes]]:
-        """Head and row of each update that counts, in the order of names: the same whatever came first.
-
-        `of` names the devices; without it all that are not excluded.
-        """
+    def records(self) -> Iterator[tuple[StoredUpdate, bytes]]:
+        """Head and row of each update that counts, in the order of names: the same whatever came first."""
         spool, excluded = self._opened(), self._control.read().excluded
-        for device in sorted(self._newest.keys() - excluded if of is None else of):
+        for device in sorted(self._newest.keys() - excluded):
             _, record = self._newest[device]
             yield StoredUpdate.from_json(record.head), spool.read(record)
 
@@ -225,31 +196,10 @@ class UpdateAdmission:
 
     def _whole(self, update: UpdateHeader, piece: bytes) -> bytes | None:
         check_round(update, self.course.known(), self._number, self._limits)
-        if self._masked_size is not None and self._masks is not None:
-            self._masks.check(update)
-            check_bytes(update, self._masked_size)
-        else:
-            check_claims(update, self._layout)
+        check_claims(update, self._layout)
         return self._parts.add(update, piece)
 
-    @property
-    def _masked_size(self) -> int | None:
-        """Numbers of a vector in the round that is open; None where there are no masks."""
-        announced = self.course.round
-        if announced is None or announced.config.masks is None or self.course.phase != "open":
-            return None
-        return self._layout.size + 1
-
-    def _accept_masked(self, update: UpdateHeader, blob: bytes, size: int) -> None:
-        vector = admit_masked(update, blob, size, weight_encoding.unpack_masked)
-        stored = StoredUpdate(update.device, update.round, 1, 1.0, update.sha256, masked=update.id)
-        self._keep(stored, vector.astype("<u8").tobytes())
-        self._answers[update.round, update.id].accepted.append(update.device)
-
     def _accept(self, update: UpdateHeader, blob: bytes) -> None:
-        if self._masked_size is not None:
-            self._accept_masked(update, blob, self._masked_size)
-            return
         announced = self.course.round
         # Those of the round: the file may have changed since.
         settings = self._settings if announced is None else announced.config
@@ -262,12 +212,10 @@ class UpdateAdmission:
             factor=found.factor * discount(late),
             sha256=update.sha256,
         )
-        self._keep(stored, found.row.to_bytes())
-        self._answers[update.round, update.id].accepted.append(update.device)
-
-    def _keep(self, stored: StoredUpdate, row: bytes) -> None:
-        self._count(stored.device, stored.round, self._opened().append(stored.to_json(), row))
+        record = self._opened().append(stored.to_json(), found.row.to_bytes())
+        self._count(stored.device, stored.round, record)
         self._seen[stored.round][stored.device] = bytes.fromhex(stored.sha256)
+        self._answers[update.round, update.id].accepted.append(update.device)
 
     def commit(self) -> list[tuple[int, Receipts]]:
         """Make durable what was taken; round and receipts that may be sent then."""

@@ -10,10 +10,9 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edged.errors import CorruptError, RejectedUpdateError
 from edged.fleet.config import AdmitSection
@@ -22,8 +21,6 @@ from edged.fleet.rules.layout import EncodedUpdate, Layout
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundSettings, UpdateHeader
     from edged.domain.training.weight_coding import Coded, Floats
-
-T = TypeVar("T")
 
 HEADERS = 64 * 1024
 """Bytes that names, shapes and scales may have beside the numbers."""
@@ -126,25 +123,9 @@ def admit(
     return Admitted(row, norm, 1.0 if norm <= ROUNDING * most else most / norm)
 
 
-def admit_masked(
-    update: UpdateHeader, blob: bytes, size: int, unpack: Callable[[bytes, int], NDArray[np.uint64]]
-) -> NDArray[np.uint64]:
-    """Return a vector `(size,)` under masks, of which only the form can be checked.
-
-    Raises RejectedUpdateError with the reason: `size` or `damaged`.
-    """
-    check_bytes(update, size)
-    return _unpacked(update, blob, size, unpack)
-
-
-def check_bytes(update: UpdateHeader, numbers: int) -> None:
-    """Refuse more bytes than so many numbers of 64 bits have."""
-    most = 8 * numbers + HEADERS
-    if update.bytes > most:
-        raise RejectedUpdateError("size", f"{update.bytes} bytes, at most {most} are taken")
-
-
-def _unpacked(update: UpdateHeader, blob: bytes, limit: int, unpack: Callable[[bytes, int], T]) -> T:
+def _unpacked(
+    update: UpdateHeader, blob: bytes, limit: int, unpack: Callable[[bytes, int], Mapping[str, Coded]]
+) -> Mapping[str, Coded]:
     if len(blob) != update.bytes or hashlib.sha256(blob).hexdigest() != update.sha256:
         raise RejectedUpdateError("damaged", "size or hash are not those that its line names")
     try:

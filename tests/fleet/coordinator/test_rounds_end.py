@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from edged.fleet.coordinator.control import exclude, instruct
 from edged.fleet.coordinator.journal import read_lineage
 from tests.fleet.coordinator.channel import Fleet
-from tests.fleet.coordinator.masked import MaskedDevices
 
 NAMES = [f"d{n}" for n in range(7)]
 devices = strategies.sampled_from(NAMES)
@@ -28,11 +27,6 @@ CONFIGURATIONS = [
          {"rollout": {"canaries": {"devices": ["d0", "d9"]}, "device_bytes": "1MiB"}}),
     )
 ]  # fmt: skip
-CONFIGURATIONS.append(
-    {"round": {"devices": 4, "quorum": 0.75, "deadline": "100s", "window": 0},
-     "choose": {"patience": "1s", "everyone": True}, "gate": {"evaluate": False},
-     "masks": {"enabled": True, "wait": "30s"}}
-)  # fmt: skip
 LONGEST = 3 * 100 + 2 * 50 + 10.0  # seconds that the slowest of them may take, with a turn for each step
 
 
@@ -43,7 +37,6 @@ class Rounds(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.fleet = Fleet(self.folder, **CONFIGURATIONS[0])
-        self.masked = MaskedDevices(self.fleet)
         self.under_way: tuple[int, float] | None = None
 
     @initialize()
@@ -63,14 +56,6 @@ class Rounds(RuleBasedStateMachine):
     def an_update_comes(self, device: str, samples: int) -> None:
         self.fleet.update(device, samples)
         self.fleet.turns()
-
-    @rule(names=strategies.sets(devices), silent=strategies.sets(devices, max_size=2))
-    def devices_mask_what_they_send(self, names: set[str], silent: set[str]) -> None:
-        self.masked.silent = silent
-        self.masked.join(sorted(names))
-        for _ in range(3):
-            self.fleet.turns()
-            self.masked.react()
 
     @rule(device=devices, loss=strategies.sampled_from([0.5, 1.0, 1e30]))
     def a_report_comes(self, device: str, loss: float) -> None:

@@ -6,14 +6,12 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from edged.domain.federated.messages import Receipts
 from edged.fleet.coordinator.control import exclude, instruct
 from edged.fleet.coordinator.journal import REMEMBERED, read_lineage
 from tests.fleet.coordinator.channel import Fleet
-from tests.fleet.coordinator.masked import MaskedDevices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,16 +21,13 @@ if TYPE_CHECKING:
 NAMES = [f"d{n}" for n in range(20)]
 PACE = {"devices": 10, "deadline": "100s", "window": 0}
 CALM = {"patience": "1s", "max_age": "1000h"}
-MASKS = {"masks": {"enabled": True, "wait": "20s"}, "choose": CALM | {"everyone": True}}
 CONFIGURATIONS: list[dict[str, Any]] = [
     {"round": PACE, "choose": CALM, "gate": {"wait": "50s"}},
     {"round": PACE, "choose": CALM, "reduce": {"how": "trimmed_mean"}, "gate": {"wait": "50s"}},
     {"round": PACE | {"quorum": 1.0}, "choose": CALM | {"everyone": True}, "gate": {"evaluate": False}},
     {"round": PACE, "choose": CALM, "gate": {"wait": "50s"}, "rollout": {"canaries": {"devices": ["d1*"]}}},
-    {"round": PACE, "gate": {"evaluate": False}, **MASKS},
-    {"round": PACE, "gate": {"wait": "50s"}, **MASKS},
 ]
-LONGEST = 3 * 100 + 3 * 20 + 3 * 50 + 20.0  # seconds that a round may take, with a turn for each step
+LONGEST = 3 * 100 + 3 * 50 + 20.0  # seconds that a round may take, with a turn for each step
 
 
 class Life:
@@ -41,7 +36,6 @@ class Life:
     def __init__(self, folder: Path, seed: int) -> None:
         self.draw = random.Random(seed)
         self.fleet = Fleet(folder, **CONFIGURATIONS[0])
-        self.masked = MaskedDevices(self.fleet, self._vector)
         self.dead: dict[str, float] = {}  # until when
         self.answers: dict[tuple[str, str], str] = {}  # by round and device
         self.begun: dict[int, float] = {}
@@ -80,7 +74,6 @@ class Life:
             for name in NAMES:
                 if name not in self.dead:
                     fleet.state(name)
-            self.masked.again()
         if draw.random() < 0.05:
             self._operate()
 
@@ -102,22 +95,13 @@ class Life:
         there = [name for name in NAMES if name not in self.dead]
         if told is None:
             return
-        if told.state == "open" and told.config.masks is not None:
-            self._mask(there)
-        elif told.state == "open":
+        if told.state == "open":
             self._send(told, there)
         elif told.state == "closed":
             for name in there:
                 if told.names(name) and self.draw.random() < 0.7:
                     self.fleet.report(name, self.draw.choice([0.9, 0.95, 1.0, 1e30]))
         self.fleet.turns()
-
-    def _mask(self, there: list[str]) -> None:
-        self.masked.silent = set(self.dead)
-        self.masked.join(there)
-        for _ in range(3):
-            self.fleet.turns()
-            self.masked.react()
 
     def _send(self, told: RoundAnnouncement, there: list[str]) -> None:
         for name in there:
@@ -128,9 +112,6 @@ class Life:
     def _messages(self, name: str) -> Iterator[tuple[str, bytes]]:
         samples = 0 if self.draw.random() < 0.1 else 100  # a lie, now and then
         yield from self.fleet.update_of(name, samples)
-
-    def _vector(self, _name: str, _told: RoundAnnouncement) -> np.ndarray:
-        return np.append(np.full(12 * 9, 1e-4), 0.01)
 
     def _hear(self) -> None:
         """Receipts: what became of each update, in words where it was refused."""

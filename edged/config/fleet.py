@@ -10,7 +10,11 @@ from edged.config.values import Duration, FilePath, Name, Section
 class FleetConfig(Section):
     """How this device takes part in a fleet; off when absent."""
 
-    name: Name = Field(description="name of the fleet: its topics start with <mqtt.root>/fl/<name>")
+    name: Name | None = Field(
+        None,
+        description="name of the fleet: its topics start with <mqtt.root>/fl/<name>; required unless"
+        " flower is set",
+    )
     stream: str | None = Field(
         None, description="with several streams: the one whose model the fleet improves"
     )
@@ -18,7 +22,7 @@ class FleetConfig(Section):
         [], max_length=16, description="words by which the coordinator chooses canaries, such as [hall-2]"
     )
     flower: bool = Field(
-        False, description="receive rounds from Flower's SuperNode over web.unix_socket instead of MQTT"
+        False, description="take part in rounds of Flower over web.unix_socket instead of MQTT"
     )
     keys: list[FilePath] = Field(
         [],
@@ -31,9 +35,10 @@ class FleetConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _keys_without_flower(self) -> FleetConfig:
-        if self.flower and self.keys:
-            raise ValueError(
-                "rounds from Flower are not signed, the SuperLink authenticates its nodes: remove keys"
-            )
+    def _name_or_flower(self) -> FleetConfig:
+        if not self.flower and self.name is None:
+            raise ValueError("name is missing: give the fleet's name, or set flower for rounds of Flower")
+        unused = self.model_fields_set & {"name", "tags", "keys"}
+        if self.flower and unused:
+            raise ValueError(f"with flower, the SuperLink addresses devices: remove {min(unused)}")
         return self

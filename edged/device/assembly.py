@@ -317,9 +317,9 @@ class Assembly:
             return None
         from edged.device.web.front import WebParts, WebServer
 
-        transport = None if membership is None else membership.local_transport
+        rounds = None if membership is None else membership.local_rounds
         return WebServer(
-            {"": WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport, self.reviews)}
+            {"": WebParts(self.config.web, self.pipeline, self.status, self.inbox, rounds, self.reviews)}
         )
 
     def _edge_node(self) -> EdgeNode | StreamOfNode | None:

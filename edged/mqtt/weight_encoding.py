@@ -31,8 +31,6 @@ _KINDS = {"values": ("<f4", "|i1"), "scale": ("<f4",)}
 
 def pack(parameters: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str] | None = None) -> bytes:
     """Parameters by name and text about them, as one compressed blob."""
-    import numpy as np
-
     return compress(
         {name: np.asarray(value, np.float32) for name, value in parameters.items()}, metadata or {}
     )
@@ -40,13 +38,15 @@ def pack(parameters: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, s
 
 def compress(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
     """Arrays of any type as compressed safetensors."""
-    import numpy as np
     import zstandard
     from safetensors.numpy import save
 
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(save(_contiguous(arrays), dict(metadata)))
+
+
+def _contiguous(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     # ascontiguousarray makes a scalar one-dimensional.
-    whole = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in arrays.items()}
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(save(whole, dict(metadata)))
+    return {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in arrays.items()}
 
 
 def unpack(blob: bytes, limit: int = MAX_BYTES) -> tuple[dict[str, NDArray[np.float32]], dict[str, str]]:
@@ -55,24 +55,44 @@ def unpack(blob: bytes, limit: int = MAX_BYTES) -> tuple[dict[str, NDArray[np.fl
     Raises CorruptError when the blob is damaged, too large, or holds anything but float32.
     """
     parameters, metadata = decompress(blob, limit)
+    return _all_float32(parameters), metadata
+
+
+def _all_float32(parameters: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
     wrong = [name for name, value in parameters.items() if value.dtype != "float32"]
     if wrong:
         raise damaged(f"parameter {wrong[0]!r} is not float32")
-    return parameters, metadata
+    return parameters
 
 
 def decompress(blob: bytes, limit: int) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """What `compress` was given; CorruptError as for `unpack`."""
+    return _loaded(_expanded(blob, limit))
+
+
+def _loaded(raw: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    raw = _expanded(blob, limit)
     try:
         arrays = load(raw)
         metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
     except (SafetensorError, KeyError, ValueError) as problem:
         raise damaged(f"the weights are no safetensors: {problem}") from None
     return arrays, metadata
+
+
+def to_safetensors(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
+    """Return weights as plain safetensors."""
+    from safetensors.numpy import save
+
+    raw: bytes = save(_contiguous(weights))
+    return raw
+
+
+def from_safetensors(raw: bytes) -> dict[str, NDArray[np.float32]]:
+    """Read weights from plain safetensors; raise CorruptError if they are none, or are not all float32."""
+    return _all_float32(_loaded(raw)[0])
 
 
 def _expanded(blob: bytes, limit: int) -> bytes:

@@ -1,7 +1,7 @@
-"""Rounds of a fleet in the trainer process: from the announcement to an update that is kept to be sent.
+"""Rounds of a fleet in the trainer process: from the fleet's weights to what this device makes of them.
 
-A device trains from the fleet's model on its own data. The engine is one of its own with a fresh optimizer:
-the device's own learning is not touched.
+The difference is stored to be sent over MQTT; a program on this machine gets the weights themselves. The
+device trains on its own data, with a new engine and optimizer: its own learning is not touched.
 """
 
 from __future__ import annotations
@@ -16,22 +16,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.federated.round_orders import KeptUpdate, RoundResult, TrainRound
-from edged.domain.protocols import Engine, LearningRate, Throttle
+from edged.domain.federated.round_orders import (
+    KeptUpdate,
+    RoundResult,
+    TrainedWeights,
+    TrainFrom,
+    TrainRound,
+)
+from edged.domain.protocols import Anchor, Engine, LearningRate, Throttle
 from edged.domain.stream.sample import Window
 from edged.domain.training.weight_coding import Coded, code, decode, difference
 from edged.errors import NoDataError, RefusedError
 from edged.mqtt import weight_encoding
 from edged.mqtt.weight_encoding import fleet_model
+from edged.storage.files.atomic import disk_errors
 from edged.storage.models.fleet import SentUpdates
 from edged.storage.samples.log import SampleLog
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.learner import Learner
 from edged.trainer.steps import BatchSampler, InterruptedRunError
-from edged.trainer.task import EngineFactory, LearningTask
+from edged.trainer.task import JUDGED_ROWS, EngineFactory, LearningTask, quality
 
 if TYPE_CHECKING:
-    from edged.domain.federated.messages import RoundAnnouncement, RoundSettings
+    from edged.domain.federated.messages import FitSettings, RoundAnnouncement, RoundSettings
 
     Weights = Mapping[str, NDArray[np.float32]]
 
@@ -49,6 +56,19 @@ class RoundContribution:
     samples: int
     steps: int
     norm: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Result of training: an engine with the new weights, and the rows used.
+
+    `change` is the difference of the trainable weights to those at the start, by name.
+    """
+
+    engine: Engine
+    change: Weights
+    rows: Window
+    steps: int
 
 
 class RoundTrainer:
@@ -100,22 +120,67 @@ class RoundTrainer:
         NonFiniteError
             When the weights do not stay finite.
         """
+        fit = self.fit(base, config, rng=rng, seconds=seconds)
+        wanted = clipped(_sum(fit.change, residual), config.clip_norm)
+        coded = code({name: value for name, value in wanted.items() if value.any()}, "int8")
+        sent = decode(coded)
+        left_out = difference({name: wanted[name] for name in sent}, sent)
+        return RoundContribution(coded, left_out, len(fit.rows), fit.steps, norm(sent))
+
+    def train_from(self, order: TrainFrom, max_bytes: int) -> TrainedWeights:
+        """Train from received weights of at most `max_bytes`, unpacked, and write the new ones to a file.
+
+        Raises StorageError when the disk refuses; CorruptError when the weights are not those of the order;
+        otherwise as `fit`.
+        """
+        started = time.monotonic()
+        base = fleet_model(order.model, order.hash, max_bytes)
+        settings = order.settings
+        fit = self.fit(
+            base, settings, rng=np.random.default_rng(), seconds=order.seconds, mu=settings.proximal_mu
+        )
+        made = fit.engine.parameters()
+        trained = weight_encoding.to_safetensors({name: made[name] for name in self._trainable})
+        with disk_errors("writing trained weights", order.trained):
+            order.trained.write_bytes(trained)
+        newest = fit.rows.take(np.arange(max(0, len(fit.rows) - JUDGED_ROWS), len(fit.rows)))
+        return TrainedWeights(
+            run=order.run,
+            samples=len(fit.rows),
+            steps=fit.steps,
+            norm=norm(fit.change),
+            quality=quality(fit.engine, newest, self._task),
+            seconds=time.monotonic() - started,
+        )
+
+    def fit(
+        self,
+        base: Weights,
+        settings: FitSettings,
+        *,
+        rng: np.random.Generator,
+        seconds: float = math.inf,
+        mu: float = 0.0,
+    ) -> Fit:
+        """Train from `base` on this device's samples, at most for `seconds`.
+
+        With `mu` the penalty ½·mu·‖w − base‖² over the trainable weights joins the loss. Raises as
+        `train_round`, and UnavailableError where the engine has no such penalty.
+        """
         rows = self._sampler.all_rows(self._learner.state)
         if len(rows) == 0:
             raise NoDataError("no labelled sample to train a round on", where="sample log")
         engine, start = self._engines.open(), self._importer.checked(base)
         engine.set_parameters(start)
-        steps = self._fit(engine, rows, config, rng, seconds)
+        if mu:
+            engine.guide(Anchor({name: start[name] for name in self._trainable}, mu))
+        steps = self._steps(engine, rows, settings, rng, seconds)
         made = engine.parameters()
         change = difference({name: made[name] for name in self._trainable}, start)
-        wanted = clipped(_sum(change, residual), config.clip_norm)
-        coded = code({name: value for name, value in wanted.items() if value.any()}, "int8")
-        sent = decode(coded)
-        left_out = difference({name: wanted[name] for name in sent}, sent)
-        return RoundContribution(coded, left_out, len(rows), steps, norm(sent))
+        return Fit(engine, change, rows, steps)
 
-    def _fit(
-        self, engine: Engine, rows: Window, config: RoundSettings, rng: np.random.Generator, seconds: float
+    def _steps(
+        self, engine: Engine, rows: Window, config: FitSettings, rng: np.random.Generator, seconds: float
     ) -> int:
         labels, size = self._task.labels.of(rows.y), min(config.batch_size, len(rows))
         total = config.steps or math.ceil((config.epochs or 1) * len(rows) / size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edged.config import Config
-from edged.domain.federated.round_orders import TrainRound, TryFleetModel
+from edged.domain.federated.round_orders import TrainFrom, TrainRound, TryFleetModel
 from edged.domain.judging.paired_test import block_of
 from edged.domain.protocols import RunControl
 from edged.domain.training import trainer_messages as messages
@@ -60,6 +60,7 @@ class Trainer:
         rounds = RoundTrainer(task, engines, self.learner, sampler, self._importer, control)
         self._reviewer = LabelReviewer(task, samples, control)
         self._in_fleet = config.fleet is not None
+        self._round_trainer = rounds
         self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, samples, MAX_UPDATE_BYTES)
 
     def close(self) -> None:
@@ -76,6 +77,8 @@ class Trainer:
                 return replace(result, written=None if before is None or after is None else after - before)
             case TrainRound() if self._in_fleet:
                 return self._rounds.contribute(order)
+            case TrainFrom() if self._in_fleet:
+                return self._round_trainer.train_from(order, MAX_UPDATE_BYTES)
             case TryFleetModel():
                 return self._importer.evaluate_fleet_model(order)
             case messages.ReviewLabels():

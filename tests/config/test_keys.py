@@ -225,6 +225,7 @@ def headed(config: Config) -> Any:
 def in_fleet(config: Config) -> Any:
     """Topics of the fleet, and whether the stream `one` is the one that it improves."""
     assert config.fleet is not None
+    assert config.fleet.name is not None
     return FleetTopics(config.fleet.name).fleet, config.named("one").fleet is None
 
 

@@ -148,7 +148,7 @@ def test_a_fleet_names_its_stream(file: Path) -> None:
 
 
 def test_flower_is_for_one_stream(file: Path) -> None:
-    fleet = "fleet: {name: plants, stream: pump-2, flower: true}\nweb: {unix_socket: edged.sock}\n"
+    fleet = "fleet: {flower: true}\nweb: {unix_socket: edged.sock}\n"
     (told,) = refused(file, PUMPS + fleet)
     assert f"{file}:10: fleet.flower: Flower takes a device with one stream" in told
 

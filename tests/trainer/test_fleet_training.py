@@ -12,11 +12,13 @@ import pytest
 
 from edged.domain.federated.messages import RoundSettings
 from edged.domain.training.weight_coding import decode, difference
+from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
-from edged.errors import NoDataError, RefusedError
+from edged.errors import NoDataError, RefusedError, UnavailableError
 from edged.trainer.fleet_rounds import RoundContribution, norm
 from edged.trainer.task import EngineFactory, in_place, quality
 from tests.device.learning_rig import Workshop, task
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,6 +110,25 @@ def test_a_model_of_another_network_is_refused(bench: Bench) -> None:
 def test_time_that_is_up_makes_do_with_the_steps_made(bench: Bench) -> None:
     made = bench.train(replace(FREE, steps=5000), seconds=0.0)
     assert 1 <= made.steps < 5000
+
+
+def test_a_proximal_term_holds_weights_near_the_base(bench: Bench) -> None:
+    random = np.random.default_rng
+    free, held = (bench.part.fit(bench.base, FREE, rng=random(0), mu=mu) for mu in (0.0, 100.0))
+    assert 0 < norm(held.change) < 0.2 * norm(free.change)
+
+
+@needs_native
+def test_the_native_engine_refuses_a_proximal_term(tmp_path: Path, bundles: dict[str, Bundle]) -> None:
+    bundle = bundles["native"]
+    shop = Workshop(tmp_path, bundle)
+    shop.feed(*task(100))
+    engine = open_engine("native", bundle)
+    shop.trainee(engine)
+    part = shop.round_trainer(EngineFactory("native", bundle))
+    with pytest.raises(UnavailableError, match=r"engine native: .*anchor.*training\.engine to portable"):
+        part.fit(engine.parameters(), FREE, rng=np.random.default_rng(0), mu=0.1)
+    shop.log.close()
 
 
 def test_a_device_without_labels_has_nothing_to_give(tmp_path: Path, bundle: Bundle) -> None:

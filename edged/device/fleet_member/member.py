@@ -170,7 +170,7 @@ class Member:
 
     def _follow(self, payload: bytes) -> None:
         announced = RoundAnnouncement.read(payload)
-        strange = stranger(announced, self._config.name, self._work.bundle())
+        strange = stranger(announced, self._topics.fleet, self._work.bundle())
         if strange:
             log.warning("fleet_round_not_ours", reason=strange)
             self._round = None

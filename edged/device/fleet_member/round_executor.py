@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edged import __version__
 from edged.config.fleet import FleetConfig
 from edged.device.events import Events
@@ -15,10 +18,20 @@ from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Pipeline
 from edged.domain.events import Event
 from edged.domain.federated.participation import MembershipRecord
-from edged.domain.federated.round_orders import FleetModelResult, RoundResult, TrainRound, TryFleetModel
+from edged.domain.federated.round_orders import (
+    FitRequest,
+    FleetModelResult,
+    RoundResult,
+    TrainedWeights,
+    TrainFrom,
+    TrainRound,
+    TrialRequest,
+    TryFleetModel,
+)
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import TrainingOrder
 from edged.domain.training.training_run import RunCause, RunEnd
+from edged.engines.model_parameters import initial_parameters
 from edged.errors import EdgedError
 from edged.storage.models.installed_bundles import ActiveBundle
 from edged.storage.models.registry import Registry
@@ -30,6 +43,7 @@ R = TypeVar("R", bound="Message")
 
 FRESH_SECONDS = 30.0  # that it is remembered which bundle trains
 CHARGED = 50.0  # percent of a battery from which on it counts as charged, where no guard says
+LOCAL = "local"  # in the registry: source of a model that a program on this machine offered
 RECORD = "fleet"  # name of the registry's value
 
 
@@ -93,10 +107,42 @@ class RoundExecutor:
         left = announced.deadline - self._clock.now()
         # What comes after the deadline is taken into a later round; a clock may be wrong, too.
         seconds = min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget
-        run = self._start("fleet_round", announced)
+        run = self._start("fleet_round", announced.round, announced.id)
         result = self._run(TrainRound(run, announced, model, seconds))
         self._registry.end_run(run, self._clock.now(), "done", result)
         return result
+
+    def initial_weights(self) -> dict[str, NDArray[np.float32]]:
+        """Return the trainable weights that the device's bundle begins with."""
+        bundle = self._bundles.open()
+        initial = initial_parameters(bundle)
+        return {name: initial[name] for name in bundle.trainable}
+
+    def train_from(self, settings: FitRequest, digest: str, model: Path, trained: Path) -> TrainedWeights:
+        """Train from the weights `digest` in the file `model`; the new weights lie in the file `trained`.
+
+        Raises EdgedError when the trainer fails or is stopped; see `TrainerClient.run`.
+        """
+        run = self._start("fleet_round", settings.round, None)
+        result = self._run(TrainFrom(run, settings, model, digest, trained, self._fleet.budget))
+        self._registry.end_run(run, self._clock.now(), "done", result)
+        return result
+
+    def judge(self, trial: TrialRequest, digest: str, model: Path) -> FleetModelResult:
+        """Evaluate the weights `digest` in the file `model` on the holdout; if offered, put them to the gate.
+
+        Raises EdgedError when the trainer fails or is stopped; see `TrainerClient.run`.
+        """
+        order = TryFleetModel(
+            self._start("fleet_model", trial.round, None),
+            id=LOCAL,
+            model=model,
+            hash=digest,
+            standing=None,
+            standing_hash=None,
+            adopt=trial.offer and self._adopts,
+        )
+        return self._tried(order) if trial.offer else self._judged(order)
 
     def evaluate(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
@@ -108,17 +154,31 @@ class RoundExecutor:
         """
         digest, path = standing or (None, None)
         order = TryFleetModel(
-            self._start("fleet_model", announced),
+            self._start("fleet_model", announced.round, announced.id),
             id=announced.id,
             model=model,
             hash=announced.base.hash,
             standing=path,
             standing_hash=digest,
-            adopt=not self._pipeline.config.model.keys,  # the models of a fleet bear no signature
+            adopt=self._adopts,
         )
+        return self._tried(order)
+
+    @property
+    def _adopts(self) -> bool:
+        return not self._pipeline.config.model.keys  # the models of a fleet bear no signature
+
+    def _tried(self, order: TryFleetModel) -> FleetModelResult:
+        """Evaluate a model, and put it to the gate."""
         result = self._run(order)
         taken, reason = self._decided(result)
         result = replace(result, taken=taken, reason=reason)
+        self._registry.end_run(order.run, self._clock.now(), "done", result)
+        return result
+
+    def _judged(self, order: TryFleetModel) -> FleetModelResult:
+        """Evaluate a model, and nothing more."""
+        result = replace(self._run(order), reason="it was not offered")
         self._registry.end_run(order.run, self._clock.now(), "done", result)
         return result
 
@@ -132,8 +192,8 @@ class RoundExecutor:
             return True, "it serves already"
         return False, "model.keys is set, and models of a fleet bear no signature"
 
-    def _start(self, kind: str, announced: RoundAnnouncement) -> int:
-        cause = RunCause(round=announced.round, id=announced.id)
+    def _start(self, kind: str, number: int, token: str | None) -> int:
+        cause = RunCause(round=number, id=token)
         return self._registry.begin_run(kind, self._clock.now(), cause)
 
     def _run(self, order: TrainingOrder[R]) -> R:

@@ -19,7 +19,7 @@ log = get_logger("edged.fleet")
 
 
 class FleetTransport(Protocol):
-    """The connection to the fleet; see `MqttTransport` and `LocalTransport`."""
+    """The connection to the fleet; see `MqttTransport` and `SignedTransport`."""
 
     @property
     def connected(self) -> bool:

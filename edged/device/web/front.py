@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from edged.config import WebConfig
 from edged.device.commands.inbox import CommandInbox
 from edged.device.events import Extension, Listener
-from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.fleet_member.local_rounds import LocalRounds
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.live_pipeline import LivePipeline
 from edged.device.reporting.status import StatusCollector
@@ -58,7 +58,7 @@ def require_packages() -> None:
 class WebParts:
     """Section `web` of the configuration, and the parts of the device that answers come from.
 
-    `inbox` receives commands; `transport` receives rounds of a fleet, None without a fleet;
+    `inbox` receives commands; `rounds` serves programs on this machine, None without `fleet.flower`;
     `reviews` knows which labels may be wrong.
     """
 
@@ -66,7 +66,7 @@ class WebParts:
     pipeline: LivePipeline
     status: StatusCollector
     inbox: CommandInbox
-    transport: LocalTransport | None
+    rounds: LocalRounds | None
     reviews: LabelReviews
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from edged.config import WebConfig
-from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.fleet_member.local_rounds import LocalRounds
 from edged.device.reports import Report, StreamMetrics
 from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
@@ -96,7 +96,7 @@ class Site:
             hosts=_hosts(config),
             addresses=not config.is_local,
             refused=refused,
-            more=_round_routes(parts.transport, access),
+            more=_round_routes(parts.rounds, pipeline.schema.task, access),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -252,10 +252,10 @@ def _hosts(config: WebConfig) -> set[str]:
     return {*LOCAL_HOSTS, *listen, *config.allowed_hosts}
 
 
-def _round_routes(transport: LocalTransport | None, access: Access) -> list[Route]:
+def _round_routes(rounds: LocalRounds | None, task: str, access: Access) -> list[Route]:
     """Return the routes for rounds of a fleet; their module is only imported for a fleet."""
-    if transport is None:
+    if rounds is None:
         return []
     from edged.device.web.api.fleet_rounds import RoundEndpoints
 
-    return RoundEndpoints(transport).routes(access)
+    return RoundEndpoints(rounds, task).routes(access)

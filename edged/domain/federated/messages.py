@@ -63,23 +63,33 @@ class BaseModelInfo:
 
 
 @dataclass(frozen=True)
-class RoundSettings:
-    """How devices train in a round; `epochs` or `steps`, the other one is None."""
+class FitSettings:
+    """Amount and pace of training; of `epochs` and `steps` exactly one is None."""
 
     epochs: AtLeastOne | None = 1
     steps: AtLeastOne | None = None
     learning_rate: NotNegative = 1e-3
     batch_size: AtLeastOne = 32
+
+    @classmethod
+    def of(cls, values: JsonFields) -> Self:
+        """Read the settings; raise RejectedUpdateError unless they have either epochs or steps."""
+        found = read_dataclass(cls, values)
+        if (found.epochs is None) == (found.steps is None):
+            raise values.wrong("epochs", "either epochs or steps")
+        return found
+
+
+@dataclass(frozen=True)
+class RoundSettings(FitSettings):
+    """How devices train in a round over MQTT."""
+
     clip_norm: NotNegative = 1.0  # largest L2 norm of the whole update
     evaluate: bool = True  # whether devices report how good the base is for them
 
 
 def _read_settings(values: JsonFields, name: str) -> RoundSettings:
-    """Return the settings in a field of an announcement: with epochs or steps, not with both."""
-    found = read_dataclass(RoundSettings, values.inner(name))
-    if (found.epochs is None) == (found.steps is None):
-        raise values.inner(name).wrong("epochs", "either epochs or steps")
-    return found
+    return RoundSettings.of(values.inner(name))
 
 
 @dataclass(frozen=True)

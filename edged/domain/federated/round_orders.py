@@ -5,11 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from edged.domain.federated.messages import Quality, RoundAnnouncement
-from edged.domain.json_fields import JsonObject
+from edged.domain.federated.messages import FitSettings, Quality, RoundAnnouncement
+from edged.domain.json_fields import Count, JsonObject, NotNegative
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import TrainingOrder
 from edged.domain.training.training_run import Candidate
+
+# ---- rounds by a program on this machine, such as Flower's ClientApp ---------------------------
+
+
+@dataclass(frozen=True)
+class FitRequest(FitSettings):
+    """A round of training that a program on this machine requests.
+
+    `proximal_mu` is μ of the penalty ½·μ·‖w − w₀‖² for the distance to the received weights (FedProx; Li et
+    al. 2020, "Federated optimization in heterogeneous networks"). `round` is for records and events.
+    """
+
+    proximal_mu: NotNegative = 0.0
+    round: Count = 0
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """A request to judge weights; with `offer` the gate may bring them into service."""
+
+    offer: bool = False
+    round: Count = 0
+
 
 # ---- results ---------------------------------------------------------------------------------
 
@@ -45,6 +68,25 @@ class RoundResult(Message):
 
 
 @dataclass(frozen=True)
+class TrainedWeights(Message):
+    """What training from received weights gave; they lie in the order's file `trained`.
+
+    `norm` is the L2 norm of the change, `quality` that of the new weights on the newest training samples.
+    """
+
+    run: int
+    samples: int
+    steps: int
+    norm: float
+    quality: Quality | None
+    seconds: float
+
+    def record(self) -> JsonObject:
+        """Return what `state.db` holds."""
+        return self.without("run", "quality")
+
+
+@dataclass(frozen=True)
 class FleetModelResult(Message):
     """What a fleet's model is worth on the device's holdout."""
 
@@ -76,6 +118,20 @@ class TrainRound(TrainingOrder[RoundResult]):
 
 
 @dataclass(frozen=True)
+class TrainFrom(TrainingOrder[TrainedWeights]):
+    """Train from the weights with this `hash` in the file `model`, for at most `seconds`.
+
+    The trainer writes the new trainable weights to the file `trained`, as safetensors.
+    """
+
+    settings: FitRequest
+    model: Path
+    hash: str
+    trained: Path
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TryFleetModel(TrainingOrder[FleetModelResult]):
     """Evaluate a fleet's model, and make a candidate of it."""
 
@@ -87,4 +143,4 @@ class TryFleetModel(TrainingOrder[FleetModelResult]):
     adopt: bool  # whether a candidate is wanted
 
 
-ROUND_ORDERS = (TrainRound, TryFleetModel)
+ROUND_ORDERS = (TrainRound, TrainFrom, TryFleetModel)

@@ -28,10 +28,10 @@ from edged.storage.files.database import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from edged.domain.federated.round_orders import FleetModelResult, RoundResult
+    from edged.domain.federated.round_orders import FleetModelResult, RoundResult, TrainedWeights
 
     # What the kinds of runs end with.
-    RunProduct: TypeAlias = RunResult | Received | RoundResult | FleetModelResult | RunEnd
+    RunProduct: TypeAlias = RunResult | Received | RoundResult | TrainedWeights | FleetModelResult | RunEnd
 
 DATABASE = "state.db"
 AHEAD = 1_000_000  # numbers of messages that the stored bound is ahead

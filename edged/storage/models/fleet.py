@@ -21,7 +21,7 @@ from edged.storage.models.checkpoints import Checkpoints
 
 MODELS, ROUNDS = "fleet", "rounds"
 MODELS_KEPT, UPDATES_KEPT = 3, 8
-_UPDATE = "update.bin"
+_UPDATE, _TRAINED = "update.bin", "trained.safetensors"
 
 log = get_logger("edged.sent")
 
@@ -97,6 +97,18 @@ class FleetModels:
                 if old.name not in spared:
                     old.unlink()
         return path
+
+    @property
+    def trained(self) -> Path:
+        """File for weights that the trainer writes and `take_trained` reads: at most one at a time."""
+        return self._folder / _TRAINED
+
+    def take_trained(self) -> bytes:
+        """Read and delete the file `trained`; raise StorageError when that fails."""
+        with disk_errors("reading trained weights", self.trained):
+            trained = self.trained.read_bytes()
+            self.trained.unlink()
+        return trained
 
     def remove(self, digest: str) -> None:
         """Remove a model that is damaged."""

@@ -76,10 +76,3 @@ def still(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
     """A device that does not train."""
     with untrained(site, tmp_path_factory.mktemp("still"), "still") as made:
         yield made
-
-
-@pytest.fixture
-def member(site: Site, tmp_path: Path) -> Iterator[Site]:
-    """A member of a fleet that has no samples yet."""
-    with untrained(site, tmp_path, "member", fleet={"name": "plant", "flower": True}) as made:
-        yield made

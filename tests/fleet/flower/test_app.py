@@ -87,11 +87,18 @@ def test_a_node_keeps_its_device_and_no_other_takes_its_name(tmp_path: Path) -> 
 def test_a_device_needs_a_socket_for_flower(tmp_path: Path) -> None:
     values: dict[str, Any] = {
         "device": {"id": "press"}, "stream": {"topic": "a", "features": 2, "classes": 2},
-        "fleet": {"name": "plant", "flower": True},
+        "fleet": {"flower": True},
     }  # fmt: skip
     path = tmp_path / "edged.yaml"
     path.write_text(yaml.safe_dump(values))
     with pytest.raises(ConfigError, match=r"fleet\.flower needs web\.unix_socket"):
         load(path)
-    path.write_text(yaml.safe_dump(values | {"web": {"unix_socket": str(tmp_path / "s")}}))
+    web = {"web": {"unix_socket": str(tmp_path / "s")}}
+    path.write_text(yaml.safe_dump(values | web))
     assert load(path).fleet is not None
+    path.write_text(yaml.safe_dump(values | web | {"fleet": {"name": "plant", "flower": True}}))
+    with pytest.raises(ConfigError, match=r"with flower, the SuperLink addresses devices: remove name"):
+        load(path)
+    path.write_text(yaml.safe_dump(values | web | {"fleet": {"train": False}}))
+    with pytest.raises(ConfigError, match="name is missing"):
+        load(path)

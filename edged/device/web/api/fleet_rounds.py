@@ -1,88 +1,103 @@
-"""Rounds of a fleet that another program carries: with `fleet.flower`, on the Unix socket only."""
+"""Rounds for a program on this machine: with `fleet.flower`, on the Unix socket alone.
+
+A request is a line of JSON and weights as safetensors; answers have the same form.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.fleet_member.local_rounds import LocalRounds
 from edged.device.web.http.authentication import Access
-from edged.device.web.http.bodies import HttpError, as_json, read_body
+from edged.device.web.http.bodies import HttpError, as_json, json_bytes, read_body
 from edged.device.web.http.routes import UNIX, GuardedRoute
-from edged.domain.federated.messages import LARGEST_JSON, LARGEST_MODEL, RoundAnnouncement
-from edged.errors import EdgedError, RefusedError
+from edged.domain.federated.messages import LARGEST_MODEL, LONGEST_LINE, Quality
+from edged.domain.federated.round_orders import FitRequest, TrialRequest
+from edged.domain.json_fields import read_dataclass, read_object
+from edged.errors import CorruptError, RefusedError, UnavailableError
+from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
-    from edged.device.web.http.routes import Endpoint
+    from edged.domain.json_fields import JsonFields
+    from edged.domain.training.weight_coding import Weights
 
-ROUNDS = "/api/fleet/rounds"
+R = TypeVar("R")
+
 OCTETS = "application/octet-stream"
+WAIT_SECONDS = 60.0  # longest wait for a training run in progress, before the device declines
 
 
 class RoundEndpoints:
-    """Endpoints below `/api/fleet`."""
+    """Endpoints `/api/fleet/train` and `/api/fleet/evaluate`; `task` is that of the stream."""
 
-    def __init__(self, transport: LocalTransport) -> None:
-        self._transport = transport
+    def __init__(self, rounds: LocalRounds, task: str, wait: float = WAIT_SECONDS) -> None:
+        self._rounds, self._task, self._wait = rounds, task, wait
 
     def routes(self, access: Access) -> list[Route]:
-        """Return all routes below `/api/fleet`."""
-        found = {
-            "/api/fleet/state": self.state,
-            "/api/fleet/update": self.newest,
-            f"{ROUNDS}/{{id}}/update": _asked(self._transport.update),
-            f"{ROUNDS}/{{id}}/evaluation": _asked(self._transport.evaluation),
-        }
-        routes = [Route(path, GuardedRoute("GET", get, ("control",), access)) for path, get in found.items()]
-        hand_in = GuardedRoute("POST", self.hand_in, ("control",), access, json_only=False)
-        return [*routes, Route(ROUNDS, hand_in)]
+        """Return the routes."""
+        endpoints = {"/api/fleet/train": self.train, "/api/fleet/evaluate": self.evaluate}
+        return [
+            Route(path, GuardedRoute("POST", endpoint, ("control",), access, json_only=False))
+            for path, endpoint in endpoints.items()
+        ]
 
-    async def state(self, request: Request) -> Response:
-        """Return the state of the device for the fleet."""
-        _local(request)
-        state = self._transport.state()
-        if not state:
-            raise HttpError(503, "the device has not reported its state yet", kind="early")
-        return Response(state, media_type="application/json")
+    async def train(self, request: Request) -> Response:
+        """Train from the weights of the request; without weights, return the bundle's initial ones."""
+        fields, sent = await _parts(request)
+        settings = FitRequest.of(fields)
+        if not sent:
+            about, trained = _described(0, None, self._task), await asyncio.to_thread(self._rounds.initial)
+        else:
+            made, trained = await self._result(self._rounds.train(settings, _weights(sent)))
+            about = _described(made.samples, made.quality, self._task) | {"steps": made.steps}
+        return Response(json_bytes(about) + b"\n" + trained, media_type=OCTETS)
 
-    async def newest(self, request: Request) -> Response:
-        """Return the newest update that has no receipt."""
-        _local(request)
-        blob = self._transport.newest()
-        if blob is None:
-            raise HttpError(404, "there is no update", kind="path")
-        return Response(blob, media_type=OCTETS)
+    async def evaluate(self, request: Request) -> Response:
+        """Judge the weights of the request, and offer them to the gate if it says so."""
+        fields, sent = await _parts(request)
+        trial = read_dataclass(TrialRequest, fields)
+        found = await self._result(self._rounds.evaluate(trial, _weights(sent)))
+        about = _described(found.samples_judged, found.model, self._task)
+        return as_json({**about, "taken": found.taken, "reason": found.reason})
 
-    async def hand_in(self, request: Request) -> Response:
-        """Receive a round: a line that announces it, a line with receipts or nothing, and the model."""
-        _local(request)
-        limit = LARGEST_MODEL + 2 * LARGEST_JSON
-        line, _, rest = (await read_body(request.scope, request.receive, limit)).partition(b"\n")
-        receipts, _, model = rest.partition(b"\n")
+    async def _result(self, future: Future[R]) -> R:
+        """Return the result of a request; RefusedError if a training run keeps it from beginning."""
+        waiting = asyncio.wrap_future(future)
+        done, _ = await asyncio.wait([waiting], timeout=self._wait)
+        if not done and future.cancel():
+            raise RefusedError("a training run is in progress", where="fleet", remedy="try again later")
+        await asyncio.wait([waiting])
         try:
-            announced = RoundAnnouncement.read(line)
-            await asyncio.to_thread(self._transport.hand_in, announced, receipts, model)
-        except RefusedError:
-            raise
-        except EdgedError as problem:
-            raise HttpError(400, problem.line(), kind="request") from None
-        return as_json({"id": announced.id}, 202)
+            return waiting.result()
+        except (UnavailableError, asyncio.CancelledError) as problem:  # cancelled where the daemon stops
+            raise HttpError(503, str(problem) or "the daemon is stopping", kind="unavailable") from None
 
 
-def _asked(found: Callable[[str], bytes | None]) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        _local(request)
-        blob = found(request.path_params["id"])
-        return as_json({}, 202) if blob is None else Response(blob, media_type=OCTETS)
-
-    return endpoint
-
-
-def _local(request: Request) -> None:
+async def _parts(request: Request) -> tuple[JsonFields, bytes]:
     if not request.scope.get(UNIX):
-        raise HttpError(403, "rounds are handed in over the Unix socket", kind="scope")
+        raise HttpError(403, "rounds are requested over the Unix socket", kind="scope")
+    body = await read_body(request.scope, request.receive, LARGEST_MODEL + LONGEST_LINE)
+    line, _, weights = body.partition(b"\n")
+    return read_object(line, LONGEST_LINE, "request"), weights
+
+
+def _weights(sent: bytes) -> Weights:
+    try:
+        return weight_encoding.from_safetensors(sent)
+    except CorruptError as problem:
+        raise HttpError(400, problem.what, kind="request") from None
+
+
+def _described(samples: int, quality: Quality | None, task: str) -> dict[str, object]:
+    """Return what an answer says of weights: loss and, by the task, accuracy or mean absolute error."""
+    about: dict[str, object] = {"samples": samples}
+    if quality is not None:
+        about["loss"] = quality.loss
+        about |= {"accuracy": quality.metric} if task == "classify" else {"error": -quality.metric}
+    return about

@@ -31,7 +31,6 @@ from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.device.promotion.model_store import ModelStore
 from edged.device.serving.predictor import Predictor
 from edged.device.startup.bootstrap import with_bundle
-from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.sample import Batch
 from edged.domain.training.trainer_messages import RunRequest
 from edged.domain.training.training_run import RunOptions
@@ -60,9 +59,9 @@ class Bench:
         self.schema = self.config.stream.to_schema()
         self.log = SampleLog.open(folder / "samples.db", self.schema, holdout=self.config.gate.holdout)
         self.registry = Registry.open(folder)
-        reader, regimes = InferenceReader(warm=True), Regimes()
-        self.evaluator = CandidateEvaluator(self.config, self.registry, self.log, reader, regimes)
-        self.models = ModelStore(self.config, self.registry, reader, regimes, SystemClock())
+        reader = InferenceReader(warm=True)
+        self.evaluator = CandidateEvaluator(self.config, self.registry, self.log, reader)
+        self.models = ModelStore(self.config, self.registry, reader, SystemClock())
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
         self.predictor = Predictor(
             self.config.serving, self.config.gate, self.schema, self.models.boot(bundle.inference_model)

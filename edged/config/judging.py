@@ -18,8 +18,7 @@ class GateConstants:
 
     recent: int = 60  # newest labelled holdout samples that decide, the newer half first
     significance: float = 0.1  # a candidate is rejected if its losses are chance with a lower probability
-    max_regret: float = 0.02  # loss on each earlier regime, beyond chance and the candidate's gain
-    recall: bool = True  # try the models of earlier regimes on the newest labels: a regime may have returned
+    max_regret: float = 0.02  # loss on earlier labels, beyond chance and the candidate's gain
     tolerance: float = 1e-4  # difference from the trainer's outputs
     latency: float = 0.05  # of one prediction of a candidate
     timeout: float = 60.0  # to verify, to evaluate and to load a candidate, each

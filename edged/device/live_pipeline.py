@@ -46,7 +46,6 @@ class LivePipeline(Pipeline):
         self.worker = TrainingWorker(
             scheduler=self.scheduler,
             rollout=self.rollout,
-            recall=self.recall,
             exclusion=self.exclusion,
             samples=self.samples,
             registry=self.registry,

@@ -16,7 +16,6 @@ from edged.config import Config
 from edged.config.judging import LabelsConfig
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.conditions import ConditionsReader
-from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.worker import CANCELLED
 from edged.device.promotion.evaluator import CandidateEvaluator
@@ -29,7 +28,6 @@ from edged.device.startup.restore import (
     restore_anomalies,
     restore_drift,
     stored_mix,
-    stored_regimes,
     stored_sets,
 )
 from edged.domain.judging.paired_test import judged_on
@@ -95,12 +93,10 @@ class Pipeline:
         self.config, self.registry, self.clock = config, registry, host.clock
         self.samples, self.reader = samples, reader
         self.schema = schema = config.stream.to_schema()
-        regimes = stored_regimes(registry)
         holdout = judged_on(reader, config.stream.window_rules)
         self.mix = stored_mix(registry, schema, head_of(config, bundle, schema))
-        self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes, self.mix)
-        self.models = ModelStore(config, registry, host.models, regimes, host.clock, self.mix)
-        self.recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.constants.recall)
+        self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, self.mix)
+        self.models = ModelStore(config, registry, host.models, host.clock, self.mix)
         self.teacher = HeadTeacher(self.mix.head, reader, schema, config.gate.holdout)
         self.predictor = Predictor(
             config.serving,
@@ -137,14 +133,12 @@ class Pipeline:
         restore_drift(self.registry, self.predictor.drift)
         restore_anomalies(self.registry, self.predictor.anomalies)
         champion = self.predictor.champion.version
-        self.recall.record_champion(champion)
         predecessor = self.models.unproven(champion)
         if predecessor is not None:
             self.predictor.resume(predecessor)
 
     def record_champion(self, version: int) -> None:
-        """Record that model `version` serves from now on, and publish it."""
-        self.recall.record_champion(version)
+        """Publish that model `version` serves from now on."""
         self.rollout.events.states_changed()
         self.rollout.events.champion_changed(version)
 

@@ -276,10 +276,9 @@ class TrainingState(Message):
 
 @dataclass(frozen=True)
 class DriftState(DriftStatus):
-    """The retained state `drift`: also the newest signal of the inputs, and how many regimes are known."""
+    """The retained state `drift`: also the newest signal of the inputs."""
 
     inputs: DriftSignal | None
-    regimes: int
 
 
 @dataclass(frozen=True)

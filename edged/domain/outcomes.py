@@ -62,9 +62,9 @@ def lost_class(name: str, found: PairedComparison) -> str:
     return f"finds {ours:,} of {found.n:,} {HELD_BACK} of {name}, the current model {theirs:,}"
 
 
-def forgets(task: Task, regime: str, found: PairedComparison) -> str:
+def forgets(task: Task, found: PairedComparison) -> str:
     """The reason for which a candidate that is worse on earlier data is rejected."""
-    return f"forgets {regime}: {beside(task, found, 'cases from then')}"
+    return f"forgets earlier data: {beside(task, found, f'earlier {HELD_BACK}')}"
 
 
 def too_few(n: int, needed: int) -> str:
@@ -254,11 +254,6 @@ def rolled_back(before: int, to: int, reason: str) -> str:
 def chosen(version: int) -> str:
     """That a command has put a stored model into service."""
     return f"Model {version} is in service by command."
-
-
-def recalled(version: int, reason: str) -> str:
-    """That a model of earlier conditions serves again."""
-    return f"Earlier conditions are back, so model {version} is in service again: {reason}."
 
 
 def _right(n: int, error: float) -> int:

@@ -124,7 +124,7 @@ class Desk:
         )
         pipeline.resume(state.unfinished)
         self.worker = TrainingWorker(
-            scheduler=pipeline.scheduler, rollout=pipeline.rollout, recall=pipeline.recall,
+            scheduler=pipeline.scheduler, rollout=pipeline.rollout,
             exclusion=pipeline.exclusion, samples=state.samples, registry=state.registry,
             changes=ChangeQueue(),
         )  # fmt: skip

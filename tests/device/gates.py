@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from edged.clock import VirtualClock
 from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.device.promotion.model_store import ModelStore
-from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceModel, InferenceReader
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
@@ -81,9 +80,9 @@ class Gate:
     def open_parts(self, schema: Schema = SCHEMA, reader: InferenceReader | None = None) -> None:
         """An evaluator and a model store on what is here."""
         config = configured(self.folder, schema, self.settings)
-        reader, self.regimes = reader or InferenceReader(), Regimes()
-        self.evaluator = CandidateEvaluator(config, self.registry, self.log, reader, self.regimes)
-        self.models = ModelStore(config, self.registry, reader, self.regimes, VirtualClock(1000.0))
+        reader = reader or InferenceReader()
+        self.evaluator = CandidateEvaluator(config, self.registry, self.log, reader)
+        self.models = ModelStore(config, self.registry, reader, VirtualClock(1000.0))
 
     def judge(self, result: Candidate, *, first: bool = False) -> tuple[Verdict, ServedModel | None]:
         """Evaluate a candidate and store it with its verdict."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edged.domain import outcomes
-from edged.domain.judging.gate import Evidence, GateRules, Retained, judge
+from edged.domain.judging.gate import Earlier, Evidence, GateRules, judge
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.stream.schema import Schema, Task
 from edged.domain.training.training_run import Candidate, RunEnd
@@ -29,7 +29,7 @@ def wrong(share: float, n: int = 100) -> Any:
     return np.floor((np.arange(n) + 1) * share + 1e-9) - np.floor(np.arange(n) * share + 1e-9)
 
 
-def verdict(task: Task, candidate: Any, champion: Any, *kept: Retained, **rules: Any) -> Verdict:
+def verdict(task: Task, candidate: Any, champion: Any, kept: Earlier | None = None, **rules: Any) -> Verdict:
     return judge(task, Evidence(candidate, champion), kept, GateRules(**{"min_holdout": 60} | rules))
 
 
@@ -98,11 +98,11 @@ def test_why_a_model_is_not_used_and_what_to_do() -> None:
     assert "the current model in 94, and gate.min_gain asks for +1.0 points. " + MORE in told(
         TWO, asked, None
     )
-    lost = Retained("earlier conditions", Evidence(wrong(0.3, 200), wrong(0.1, 200)))
+    lost = Earlier(Evidence(wrong(0.3, 200), wrong(0.1, 200)))
     forgetting = verdict("classify", wrong(0.06), wrong(0.06), lost)
     assert forgetting.forgets
     assert told(TWO, forgetting, None).endswith(
-        "Not used: it forgets earlier conditions: right in 140 of 200 cases from then, "
+        "Not used: it forgets earlier data: right in 140 of 200 earlier held-back cases, "
         "the current model in 180. " + MORE
     )
 
@@ -113,7 +113,7 @@ def test_a_class_that_is_lost_is_named() -> None:
     candidate[np.flatnonzero(said == 1)[:12]] = 1.0
     champion[np.flatnonzero(said == 0)[:12]] = 1.0
     names = ("idle", "worn", "c", "d", "e")
-    found = judge("classify", Evidence(candidate, champion, said, names), (), GateRules())
+    found = judge("classify", Evidence(candidate, champion, said, names), None, GateRules())
     assert told(MANY, found, None).endswith(
         "Not used: it finds 28 of 40 held-back cases of worn, the current model 40. "
         "Check the newest labels of this class, or add more of them."

@@ -33,7 +33,6 @@ from edged.device.promotion.rollout import Rollout
 from edged.device.serving.predictor import Predictor
 from edged.device.serving.worker import ServingWorker
 from edged.domain.judging.latencies import Latencies
-from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceModel
 from edged.errors import ModelError, StorageError
 from edged.storage.files.atomic import Disk
@@ -127,9 +126,8 @@ class Episode(Supervisor, Recorder):
         self.registry = Registry.open(folder, disk=SeamDisk(self.seam))
         config = configured(folder, SCHEMA, settings)
         clock = VirtualClock(1000.0)
-        regimes = Regimes()
-        evaluator = CandidateEvaluator(config, self.registry, self, self, regimes)
-        models = ModelStore(config, self.registry, self, regimes, clock)
+        evaluator = CandidateEvaluator(config, self.registry, self, self)
+        models = ModelStore(config, self.registry, self, clock)
         self.predictor = Predictor(ServingConfig(), rules, SCHEMA, models.boot(self.gate.base))
         self.rollout = Rollout(evaluator, models, self.predictor, Events(self))
         self.decided_at = self.back_at = 0.0
@@ -164,8 +162,8 @@ class Episode(Supervisor, Recorder):
         # For the probation: what is right on the holdout is wrong on live samples.
         return replace(window, y=1 - window.y) if self.stage == "probation" else window
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
-        return self.gate.log.older_holdout(limit, before_seq, seed, after_seq=after_seq)
+    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
+        return self.gate.log.older_holdout(limit, before_seq, seed)
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         return self.rollout.rescue(failing, reason)

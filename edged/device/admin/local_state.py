@@ -11,7 +11,6 @@ from edged.device.promotion.model_store import ModelStore
 from edged.domain.audit_chain import AuditedSender, AuditEntry, Link, LoggedEntry
 from edged.domain.commands.rules import State
 from edged.domain.json_fields import JsonObject
-from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceReader
 from edged.errors import ConfigError, CorruptError, RefusedError
 from edged.storage.backup.restore import RESTORED
@@ -36,7 +35,7 @@ def lock_state(state: Path, command: str | None = None) -> DirectoryLock:
 
 def model_store(config: Config, registry: Registry) -> ModelStore:
     """The models of a state directory, for one who holds its lock."""
-    return ModelStore(config, registry, model_reader(config), Regimes(), SystemClock())
+    return ModelStore(config, registry, model_reader(config), SystemClock())
 
 
 def model_reader(config: Config) -> InferenceReader:

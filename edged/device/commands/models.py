@@ -59,7 +59,6 @@ class ModelCommands:
 
     def _serve(self, version: int, *, watch: bool) -> Answer:
         change = self._pipeline.rollout.promote(version, watch=watch)
-        self._pipeline.recall.record_champion(version)
         self._events.states_changed()
         return change.to_json()
 

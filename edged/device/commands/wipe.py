@@ -102,7 +102,6 @@ class WipeCommands:
             pipeline.predictor.sets.forget_rows()
         if samples:
             self._events.erased()
-            pipeline.recall.regimes.forget_samples()
             pipeline.predictor.reset_drift()
             if pipeline.predictor.anomalies is not None:
                 pipeline.predictor.anomalies.forget_keys()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.changes import ChangeLoop, ChangeQueue
-from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.run_queue import QueuedRun, RunQueue
 from edged.domain.commands.tasks import Task
 from edged.domain.drift.signals import DriftSignal
@@ -55,7 +54,6 @@ class TrainingWorker:
         *,
         scheduler: TrainingScheduler,
         rollout: Rollout,
-        recall: RegimeRecall,
         exclusion: AnomalyExclusion,
         samples: SampleLog,
         registry: Registry,
@@ -63,7 +61,6 @@ class TrainingWorker:
     ) -> None:
         self._scheduler = scheduler
         self._rollout = rollout
-        self._recall = recall
         self._exclusion = exclusion
         self._predictor, self._events = rollout.predictor, rollout.events
         self._samples = samples
@@ -121,11 +118,11 @@ class TrainingWorker:
 
     def drifted(self, signal: DriftSignal) -> None:
         """A drift or a warning of one was signalled; from any thread."""
-        self.defer(lambda: self._drifted(signal))
+        self.defer(lambda: self._scheduler.drifted(signal))
 
     def fallen(self) -> None:
         """Live quality has fallen; from any thread."""
-        self.defer(self._fallen)
+        self.defer(self._scheduler.fallen)
 
     def command(self, options: RunOptions, task: Task | None = None) -> None:
         """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
@@ -257,7 +254,6 @@ class TrainingWorker:
         try:
             self._do_between_runs()
             self._exclusion.apply()
-            self._try_recall()
             self._train_due()
         except StorageError as problem:
             log.warning("learning_held", problem=problem.line(), remedy="tried again")
@@ -286,26 +282,6 @@ class TrainingWorker:
                 self._between.popleft()
                 raise
             self._between.popleft()
-
-    def _drifted(self, signal: DriftSignal) -> None:
-        self._scheduler.drifted(signal)
-        if self._recall.drifted(signal):
-            self._registry.set_value("regimes", self._recall.regimes.state())
-
-    def _fallen(self) -> None:
-        self._scheduler.fallen()
-        if self._recall.record_regime_end("error"):
-            self._registry.set_value("regimes", self._recall.regimes.state())
-
-    def _try_recall(self) -> None:
-        """A regime may be back: its model is tried before anything is learned."""
-        found = self._recall.worth_trying(self._scheduler.consumed, self._rollout.champion)
-        if found is None:
-            return
-        served = self._rollout.recall(*found)
-        if served is not None:
-            self._recall.record_champion(served.version)
-            self._events.states_changed()
 
     def store_state(self) -> None:
         """Store what a restart resumes from: drift detectors, anomalies and today's training budget."""
@@ -367,8 +343,6 @@ class TrainingWorker:
         except StorageError as problem:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())
-        if served is not None:
-            self._recall.record_champion(served.version)
         self._events.states_changed()
         if served is not None:
             self._events.champion_changed(served.version)

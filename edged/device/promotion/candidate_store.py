@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from edged.clock import Clock
 from edged.config import Config, GateConfig
 from edged.device.promotion.evaluator import GateEvaluation, line_of
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
-from edged.domain.judging.regimes import Regimes
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.model_files import PROBE_FILES
@@ -21,7 +19,7 @@ from edged.errors import EdgedError, ModelError
 from edged.host.waiting import within
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.files.atomic import remove
-from edged.storage.models.records import BAD, ModelFigures, ModelRecord
+from edged.storage.models.records import ModelFigures, ModelRecord
 from edged.storage.models.registry import Registry
 
 log = get_logger("edged.promote")
@@ -31,8 +29,7 @@ class CandidateStore:
     """Stores candidates with their verdicts, and opens versions of the registry.
 
     `reader` loads models; a daemon's sleeps a little between pieces of work, so that the serving thread
-    answers in between. Models of `regimes` are kept, and can be tried again.
-    `mix` is how much their experts count.
+    answers in between. `mix` is how much their experts count.
 
     Attributes
     ----------
@@ -47,7 +44,6 @@ class CandidateStore:
         config: Config,
         registry: Registry,
         reader: ModelReader,
-        regimes: Regimes,
         clock: Clock,
         mix: Mix | None = None,
     ) -> None:
@@ -55,14 +51,11 @@ class CandidateStore:
         self._schema = config.stream.to_schema()
         self._reader = reader
         self._mix = mix or mix_of(self._schema)
-        self._regimes = regimes
         self._clock = clock
         self._keep = config.storage.constants.keep_models
         self._staging = config.storage.dir / "candidates"
-        self._recalls = config.gate.constants.recall
         self._timeout = config.gate.constants.timeout
         self._random = False
-        self._recalled: dict[int, ServedModel] = {}
         self.unusable: list[int] = []
         self.rejections = 0
 
@@ -139,8 +132,7 @@ class CandidateStore:
 
     def _prune(self) -> None:
         newest = max((record.version for record in self._registry.records()), default=0)
-        bank = self._regimes.bank() if self._recalls else []  # they serve again when their regime is back
-        self._registry.prune(self._keep, protect={newest, *bank})
+        self._registry.prune(self._keep, protect={newest})
 
     def _clear_candidates(self, but: Path | None = None) -> None:
         """Remove what earlier runs left before the gate, on a full disk or at a crash."""
@@ -184,23 +176,6 @@ class CandidateStore:
     def _load(self, version: int) -> ServedModel:
         """`open`, within the time that is allowed."""
         return within(self._timeout, "loading", lambda: self.open(version))
-
-    def recalled(self, versions: list[int]) -> Iterator[ServedModel]:
-        """Open models of earlier regimes, one after the other; none while a version is pinned."""
-        if self._registry.pinned():
-            return
-        self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
-        known = {record.version for record in self._registry.records() if record.status not in BAD}
-        for version in versions:
-            if version not in known:
-                continue
-            try:
-                served = self._recalled.get(version) or self.open(version)
-            except EdgedError as problem:
-                self._pass_over(version, problem)
-                continue
-            self._recalled[version] = served
-            yield served
 
     def _pass_over(self, version: int, problem: EdgedError) -> None:
         """Note that a version cannot be loaded."""

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from edged.config import Config, GateConfig
 from edged.domain import outcomes
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
-from edged.domain.judging.gate import GateRules, ModelComparison, judge_recalled
-from edged.domain.judging.regimes import Regimes
+from edged.domain.judging.gate import GateRules, ModelComparison
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.model_files import MODEL, PROBE_FILES
@@ -48,9 +47,8 @@ class GateEvaluation:
 class CandidateEvaluator:
     """Compares candidates with the champion by the configured rules.
 
-    `registry` knows pinned versions. `holdout` has labelled rows that no model has learned from. A candidate
-    must not forget `regimes`. `mix` are the weights of experts that serve now: what is compared is what would
-    be served.
+    `registry` knows pinned versions. `holdout` has labelled rows that no model has learned from.
+    `mix` are the weights of experts that serve now: what is compared is what would be served.
     """
 
     def __init__(
@@ -59,12 +57,11 @@ class CandidateEvaluator:
         registry: Registry,
         holdout: Holdout,
         reader: ModelReader,
-        regimes: Regimes,
         mix: Mix | None = None,
     ) -> None:
         self._config = config.gate
         self._schema = schema = config.stream.to_schema()
-        self._comparison = ModelComparison(schema, holdout, gate_rules(config.gate), regimes, reader)
+        self._comparison = ModelComparison(schema, holdout, gate_rules(config.gate), reader)
         self._registry = registry
         self._holdout = holdout
         self._reader = reader
@@ -128,20 +125,6 @@ class CandidateEvaluator:
         if champion.scale is not None:
             return champion.scale
         return self._comparison.scale(self._holdout.training_window(0, UNIT_ROWS))
-
-    # ---- a model of an earlier regime ------------------------------------------------------
-
-    def evaluate_recalled(
-        self, served: ServedModel, champion: ServedModel, window: Window, tried: int
-    ) -> Verdict:
-        """Return the verdict on one of `tried` models of earlier regimes, by rows no model has learned from.
-
-        They have learned from older data than the champion, so being as good is not enough: the win must be
-        beyond chance, though several are tried.
-        """
-        scale = self._scale(champion, window)
-        evidence = self._comparison.evidence(served.model, champion.model, window, scale)
-        return judge_recalled(self._schema.task, evidence, tried)
 
 
 def gate_rules(config: GateConfig) -> GateRules:

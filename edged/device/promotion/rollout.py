@@ -28,7 +28,6 @@ from edged.domain.events import (
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import RefusalStreak, Verdict
 from edged.domain.protocols import ServedModel
-from edged.domain.stream.sample import Window
 from edged.domain.training.training_run import Candidate, JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -162,24 +161,6 @@ class Rollout:
             self.predictor.swap(served, watch=watch)
         self._publish_promotion(served, champion, outcomes.BY_COMMAND, outcomes.chosen(to))
         return ChampionChange(champion.version, to)
-
-    def recall(self, versions: list[int], window: Window) -> ServedModel | None:
-        """Try models of earlier regimes on rows that no model has learned from; return the new champion."""
-        champion = self.predictor.champion
-        for served in self._models.recalled(versions):
-            verdict = self._evaluator.evaluate_recalled(served, champion, window, len(versions))
-            if verdict.accepted:
-                break
-        else:
-            return None
-        reasons = "; ".join(verdict.reasons)
-        against = self._make_champion(served, champion, f"its regime is back: {reasons}")
-        if against is not None:
-            log.error("recall_failed", version=served.version, problem=against)
-            return None
-        summary = outcomes.recalled(served.version, reasons)
-        self._publish_promotion(served, champion, "bank", summary, verdict)
-        return served
 
     # ---- taking over -----------------------------------------------------------------------
 

@@ -235,9 +235,9 @@ class StatusCollector:
         )
 
     def _drift_state(self) -> DriftState:
-        drift, ended = self._pipeline.predictor.drift, self._pipeline.recall.regimes.ended
+        drift = self._pipeline.predictor.drift
         last, inputs = self._named(drift.last), self._named(drift.last_inputs)
-        return DriftState(drift.signals, last, inputs, len(ended))
+        return DriftState(drift.signals, last, inputs)
 
     def _buffer_state(self) -> BufferState:
         counters = self._pipeline.samples.counters()

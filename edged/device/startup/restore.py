@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.expert_mix import Mix, mix_of
-from edged.domain.judging.regimes import Regimes
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.stream.schema import Schema
 from edged.domain.training.guards import Budget
@@ -20,16 +19,6 @@ if TYPE_CHECKING:
     from edged.domain.stream.anomaly import Anomalies
 
 log = get_logger("edged.remembered")
-
-
-def stored_regimes(registry: Registry) -> Regimes:
-    """Return the regimes that had ended; none where they cannot be read."""
-    kept = registry.get_value("regimes")
-    try:
-        return Regimes() if kept is None else Regimes.from_state(kept)
-    except CorruptError as problem:
-        log.warning("regimes_lost", problem=problem.line())
-        return Regimes()
 
 
 def stored_mix(registry: Registry, schema: Schema, head: RidgeHead | None = None) -> Mix:

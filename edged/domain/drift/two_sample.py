@@ -13,6 +13,22 @@ from edged.domain.stream.quantiles import quantiles
 if TYPE_CHECKING:
     Sorted = NDArray[np.floating]
 
+DIFFERENT = 0.01  # significance at which samples of several features differ
+FEWEST = 20  # rows of either, below which nothing is known
+
+
+def any_differs(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
+    """Return whether any feature of samples `(n, d)` and `(m, d)` has another distribution.
+
+    Two-sample Kolmogorov-Smirnov test of each feature with Holm's correction. With fewer than `FEWEST` rows
+    the answer is no.
+    """
+    if min(len(a), len(b)) < FEWEST:
+        return False
+    a, b = np.sort(a, axis=0), np.sort(b, axis=0)
+    p = [ks_p_value(ks_distance(a[:, i], b[:, i]), len(a), len(b)) for i in range(a.shape[1])]
+    return bool(holm(np.array(p)).min() < DIFFERENT)
+
 
 def ks_distance(a: Sorted, b: Sorted) -> float:
     """Kolmogorov-Smirnov distance of two sorted samples `(n,)` and `(m,)`: max |F_a - F_b|.

@@ -1,1 +1,1 @@
-"""Rules that decide how good a model is: gate, paired test, label trust, regimes."""
+"""Rules that decide how good a model is: gate, paired test, mixture of experts."""

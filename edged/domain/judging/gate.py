@@ -2,7 +2,7 @@
 
 A candidate has learned from newer data than the champion, and staleness costs more than noise: so it need not
 prove that it is better, but it must not be worse beyond chance (non-inferiority). It is judged on the newest
-holdout, and on what is kept of earlier regimes, so that it does not pay for the present with the past.
+holdout, and on a sample of the holdout before it, so that it does not pay for the present with the past.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain import outcomes
+from edged.domain.drift.two_sample import any_differs
 from edged.domain.judging.outputs import answers, errors, unit_scale
 from edged.domain.judging.paired_test import PairedComparison, compare
-from edged.domain.judging.regimes import Regimes, elsewhere
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.outcomes import too_few
 from edged.domain.protocols import Holdout, Model, ModelReader
@@ -25,14 +25,12 @@ from edged.domain.stream.schema import Schema, Task
 
 Errors = NDArray[np.float64]
 
-# Significance of the test on earlier regimes, shared by all of them (Bonferroni). Every candidate is put to
-# it, a thousand in a stream: at 0.05 chance alone refused every thirteenth on elec2.
+# Significance of the test on earlier labels. Every candidate is put to it, a thousand in a stream: at 0.05
+# chance alone refused every thirteenth on elec2.
 FORGETTING = 0.01
-# Significance at which a model of an earlier regime replaces the champion, shared by those that are tried.
-RECALL = 0.01
 # Significance at which a class is lost on the newest holdout, shared by the classes that are there.
 LOST_CLASS = 0.01
-RETAINED_ROWS = 200  # holdout samples of an earlier regime that are asked at most
+EARLIER_ROWS = 200  # holdout samples from before the newest, at most
 
 
 @dataclass(frozen=True)
@@ -73,28 +71,22 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Retained:
-    """Holdout of an earlier regime, with the answers of both models.
+class Earlier:
+    """Errors of both models on holdout from before the newest; `elsewhere` if its inputs were others."""
 
-    `elsewhere`: its inputs lie elsewhere than those of now, so what is learned now does not contradict it.
-    `drifted`: a drift of the errors has ended it.
-    """
-
-    name: str
     evidence: Evidence
     elsewhere: bool = True
-    drifted: bool = False
 
     def superseded(self, champion_now: float) -> bool:
         """True if other answers have become right for the same inputs: remembering them would be wrong.
 
-        So it is after a drift of the errors, and where the champion errs more now than it did then.
+        The champion errs more now than it did then.
         """
-        return not self.elsewhere and (self.drifted or champion_now > float(self.evidence.champion.mean()))
+        return not self.elsewhere and champion_now > float(self.evidence.champion.mean())
 
 
-def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: GateRules) -> Verdict:
-    """Compare on the newest holdout, and see that no earlier regime was forgotten.
+def judge(task: Task, recent: Evidence, earlier: Earlier | None, rules: GateRules) -> Verdict:
+    """Compare on the newest holdout, and check that the candidate keeps what earlier data taught.
 
     The newest half of the holdout is asked first: what it shows beyond chance decides, and only where it
     shows nothing the older half is added. So a candidate that follows an abrupt change is not held up by rows
@@ -116,17 +108,10 @@ def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: Gat
     lost = [] if better else _lost_classes(recent, numbers)
     if lost:
         return Verdict(False, (*reasons, *lost), numbers)
-    forgotten = _forgotten(task, recent, retained, rules, numbers)
+    if earlier is None or len(earlier.evidence.candidate) < rules.min_holdout:
+        return Verdict(True, tuple(reasons), numbers)
+    forgotten = _forgotten(task, recent, earlier, rules, numbers)
     return Verdict(not forgotten, (*reasons, *forgotten), numbers, forgets=bool(forgotten))
-
-
-def judge_recalled(task: Task, evidence: Evidence, tried: int) -> Verdict:
-    """Judge if a model of an earlier regime, one of `tried`, is better than the champion beyond chance."""
-    found = compare(task, evidence.candidate, evidence.champion)
-    limit = RECALL / max(1, tried)
-    reason = outcomes.beside(task, found, "of the newest labelled cases")
-    numbers = {"samples": float(found.n), **_figures(evidence, found), "significance": limit}
-    return Verdict(found.p_better < limit, (reason,), numbers)
 
 
 def _figures(evidence: Evidence, found: PairedComparison) -> dict[str, float]:
@@ -174,29 +159,19 @@ def _lost_classes(recent: Evidence, numbers: dict[str, float]) -> list[str]:
 
 
 def _forgotten(
-    task: Task,
-    recent: Evidence,
-    retained: Sequence[Retained],
-    rules: GateRules,
-    numbers: dict[str, float],
+    task: Task, recent: Evidence, earlier: Earlier, rules: GateRules, numbers: dict[str, float]
 ) -> list[str]:
-    """Reasons for a refusal, one a regime on which too much is lost; a gain of now is set against a loss."""
+    """Return the reason for a rejection if too much is lost on earlier rows, less what is won on the newest.
+
+    The gain on earlier rows is added to `numbers`.
+    """
+    found = compare(task, earlier.evidence.candidate, earlier.evidence.champion)
     won = compare(task, recent.candidate, recent.champion).gain
-    now = float(recent.champion.mean())
-    tested = [r for r in retained if len(r.evidence.candidate) >= rules.min_holdout]
-    reasons, worst = [], 0.0
-    for regime in tested:
-        found = compare(task, regime.evidence.candidate, regime.evidence.champion)
-        lost = -found.gain
-        worst = max(worst, lost)
-        if (
-            lost > rules.max_regret + max(won, 0.0)
-            and found.p_worse < FORGETTING / len(tested)
-            and not regime.superseded(now)
-        ):
-            reasons.append(outcomes.forgets(task, regime.name, found))
-    numbers |= {"regimes": float(len(tested)), "older_gain": -worst}
-    return reasons
+    numbers |= {"older": float(found.n), "older_gain": found.gain}
+    too_much = -found.gain > rules.max_regret + max(won, 0.0) and found.p_worse < FORGETTING
+    if not too_much or earlier.superseded(float(recent.champion.mean())):
+        return []
+    return [outcomes.forgets(task, found)]
 
 
 @dataclass
@@ -252,13 +227,11 @@ class ModelComparison:
         schema: Schema,
         holdout: Holdout,
         rules: GateRules,
-        regimes: Regimes,
         reader: ModelReader,
     ) -> None:
         self.schema = schema
         self._holdout = holdout
         self.rules = rules
-        self._regimes = regimes
         self._reader = reader
 
     def scale(self, window: Window) -> NDArray[np.float32] | None:
@@ -272,12 +245,12 @@ class ModelComparison:
         recent: Window,
         scale: NDArray[np.float32] | None,
     ) -> Verdict:
-        """The verdict on a candidate, from the newest holdout rows `recent` and those of earlier regimes."""
+        """The verdict on a candidate, from the newest holdout rows `recent` and those before them."""
         if len(recent) == 0:
             return refuse(too_few(0, self.rules.min_holdout), holdout=0.0)
         evidence = self.evidence(model, champion, recent, scale)
-        retained = self._retained(model, champion, recent, scale)
-        return judge(self.schema.task, evidence, retained, self.rules)
+        earlier = self._earlier(model, champion, recent, scale)
+        return judge(self.schema.task, evidence, earlier, self.rules)
 
     def evidence(
         self, model: Model, champion: Model, window: Window, scale: NDArray[np.float32] | None
@@ -290,23 +263,13 @@ class ModelComparison:
         said = window.y[:, 0].astype(np.int64) if self.schema.task == "classify" else None
         return Evidence(candidate, other, said, self.schema.classes)
 
-    def _retained(
+    def _earlier(
         self, model: Model, champion: Model, recent: Window, scale: NDArray[np.float32] | None
-    ) -> list[Retained]:
-        """Both models on what is kept of each earlier regime, and of the present one up to the newest."""
-        first, regimes = int(recent.seq[0]), self._regimes
-        stretches = [
-            (f"earlier conditions (up to label {r.until:,})", r.after, r.until, regimes.drifted_since(r))
-            for r in regimes.ended
-        ]
-        stretches.append(("the time before the newest labels", regimes.begun, first, False))
-        retained = []
-        for name, after, until, drifted in stretches:
-            window = self._holdout.older_holdout(
-                RETAINED_ROWS, min(until + 1, first), seed=0, after_seq=after
-            )
-            self._reader.breathe()
-            if len(window):
-                evidence = self.evidence(model, champion, window, scale)
-                retained.append(Retained(name, evidence, elsewhere(window.x, recent.x), drifted))
-        return retained
+    ) -> Earlier | None:
+        """Ask both models about rows spread over all holdout before `recent`; None where there are none."""
+        window = self._holdout.older_holdout(EARLIER_ROWS, int(recent.seq[0]), seed=0)
+        self._reader.breathe()
+        if len(window) == 0:
+            return None
+        evidence = self.evidence(model, champion, window, scale)
+        return Earlier(evidence, any_differs(window.x, recent.x))

@@ -172,9 +172,9 @@ class NonOverlappingHoldout:
         found = self._thinned(self._holdout.holdout_window(READ_TIMES * limit, before_seq=before_seq))
         return found.take(np.arange(max(0, len(found) - limit), len(found)))
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
-        """A sample of those between two positions."""
-        return self._thinned(self._holdout.older_holdout(limit, before_seq, seed, after_seq=after_seq))
+    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
+        """Read a sample of those before a position, spread evenly."""
+        return self._thinned(self._holdout.older_holdout(limit, before_seq, seed))
 
     def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Keys and places of samples, as `apart` takes them."""

@@ -15,7 +15,7 @@ MANY = 8  # refusals in a row that are a problem
 class Verdict(Message):
     """The decision, with every reason and number.
 
-    `forgets` where only earlier regimes spoke against it.
+    `forgets` where only earlier labels spoke against it.
     """
 
     accepted: bool

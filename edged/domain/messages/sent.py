@@ -196,7 +196,7 @@ PUBLISHED: dict[str, Schema] = {
         **each(COUNT, "failures", "promotions", "rejections", "rollbacks"),
         on_hold=ON_HOLD, waiting_for=listed(TEXT),
     ),
-    "state/drift": every(signals=COUNT, last=or_null(OBJECT), inputs=or_null(OBJECT), regimes=COUNT),
+    "state/drift": every(signals=COUNT, last=or_null(OBJECT), inputs=or_null(OBJECT)),
     "state/buffer": every(
         **each(COUNT, "samples", "rows", "bytes", "evicted"),
         problem=or_null(TEXT), windows=WINDOWS, outbox=OUTBOX,

@@ -34,7 +34,7 @@ REIGNS_KEPT = 5000
 LABEL_TRACES = (
     "status", "history", "sets", "label_review", "label_map", "label_confirmed",
 )  # fmt: skip
-SAMPLE_TRACES = (*LABEL_TRACES, "drift", "regimes", "anomalies", "home_assistant_keys")
+SAMPLE_TRACES = (*LABEL_TRACES, "drift", "anomalies", "home_assistant_keys")
 """Values that hold something of labels, and of samples."""
 _REIGNS = CheckedTable("reigns", ("ts", "version", "previous", "reason"), "number")
 

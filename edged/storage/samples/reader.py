@@ -116,17 +116,16 @@ class WindowReader:
         within = within_shares(numbers, dict(before))
         return window if within.all() else window.take(within)
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
-        """At most `limit` holdout samples with `after_seq < seq < before_seq`, spread evenly over all.
+    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
+        """At most `limit` holdout samples with `seq < before_seq`, spread evenly over all.
 
         One is drawn from each of `limit` equal stretches of label order; the same arguments on the
         same log give the same samples.
         """
         with self._reading():
             found = self._db.execute(
-                f"SELECT label_seq FROM samples WHERE {_HOLDOUT} AND label_seq > ? AND label_seq < ?"
-                " ORDER BY label_seq",
-                (after_seq, before_seq),
+                f"SELECT label_seq FROM samples WHERE {_HOLDOUT} AND label_seq < ? ORDER BY label_seq",
+                (before_seq,),
             )
             seqs = np.fromiter((row[0] for row in found), np.int64)
             chosen = seqs[_spread(len(seqs), limit, seed)]

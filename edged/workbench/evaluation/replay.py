@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from edged.clock import VirtualClock
 from edged.config import Config
 from edged.device.events import Events, Listener
-from edged.device.learning.regime_recall import EVERY
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline, label_requests
 from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
@@ -117,7 +116,7 @@ class Replay(Listener):
         models = InferenceReader(providers=config.serving.provider)
         host = Host(Events(self), self._clock, models, client)
         self.pipeline = pipeline = Pipeline(config, bundle, self.registry, self.log, self.log, host)
-        self.models, self.recall, self.rollout = pipeline.models, pipeline.recall, pipeline.rollout
+        self.models, self.rollout = pipeline.models, pipeline.rollout
         self.predictor, self.scheduler = pipeline.predictor, pipeline.scheduler
 
     def _ask_for_labels(self, config: Config) -> LabelRequests:
@@ -170,15 +169,12 @@ class Replay(Listener):
         for signal in self.predictor.drift.pop_signals():
             self.drifts.append(signal)
             self.scheduler.drifted(signal)
-            self.recall.drifted(signal)
         if self.predictor.pop_quality_drop():
             self.scheduler.fallen()
-            self.recall.record_regime_end("error")
 
     def _start(self) -> ServedModel:
         """Go on from the bundle's own model, as a device does on its first day."""
         self.first_holdout = self.log.holdout_window(0)
-        self.recall.record_champion(self.predictor.champion.version)
         return self.predictor.champion
 
     def _pre_train(self) -> ServedModel:
@@ -201,7 +197,6 @@ class Replay(Listener):
         self.models.promotions = 0
         self.scheduler.trainings = 0
         self.predictor.swap(served, watch=False)
-        self.recall.record_champion(served.version)
         self.predictor.quality.clear()
         self.pipeline.teacher.refresh()
         own = served.model.with_own_mix() if isinstance(served.model, StreamModel) else served.model
@@ -218,8 +213,6 @@ class Replay(Listener):
                 need = min(need, max(triggers.until_scarce, ceil(triggers.new_labels / 2) - new))
         if triggers.drifted or triggers.fallen:
             need = FEWEST
-        if self.recall.bank():
-            need = min(need, EVERY)
         if position < BEGINNING:
             need = min(need, FINER)
         due = int(np.searchsorted(self.stream.t, self._next_schedule, side="left"))
@@ -322,19 +315,11 @@ class Replay(Listener):
         if self._clock.now() >= self._next_schedule:
             self.scheduler.triggers.scheduled = True
             self._next_schedule = self._after(self._clock.now())
-        found = self.recall.worth_trying(self.scheduler.consumed, self.predictor.champion.version)
-        if found is not None:
-            self._serves(self.rollout.recall(*found))
         result = self.scheduler.step()
         if result is None:
             return
-        judged, served = self.rollout.consider(result.to_candidate())
-        self._serves(served)
+        judged, _ = self.rollout.consider(result.to_candidate())
         self.scheduler.policy.judged(forgets=judged.verdict.forgets)
-
-    def _serves(self, served: ServedModel | None) -> None:
-        if served is not None:
-            self.recall.record_champion(served.version)
 
     @cached_property
     def frozen_answers(self) -> NDArray[np.float32]:

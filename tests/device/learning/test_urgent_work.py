@@ -15,7 +15,6 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.changes import ChangeQueue
-from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving.predictor import Predictor
@@ -46,7 +45,6 @@ class House(Recorder):
             scheduler=scheduler, rollout=self.rollout, samples=self.plant.log,
             registry=self.desk.registry, changes=ChangeQueue(),
             exclusion=AnomalyExclusion(None, self.plant.log),
-            recall=RegimeRecall(SCHEMA, self.gate.regimes, self.gate.log),
         )  # fmt: skip
 
     def states_changed(self) -> None:

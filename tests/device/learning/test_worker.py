@@ -15,13 +15,11 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events, Listener
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.changes import ChangeQueue
-from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.device.promotion.model_store import ModelStore
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving.predictor import Predictor
-from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceReader
 from tests.device.trainers import Desk, Plant
 
@@ -46,15 +44,14 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
     plant = Plant(state, bundle, new_labels=100)
     desk = Desk(plant)
     schema, judged = plant.config.stream.to_schema(), Judged()
-    reader, regimes = InferenceReader(), Regimes()
-    evaluator = CandidateEvaluator(plant.config, desk.registry, plant.log, reader, regimes)
-    models = ModelStore(plant.config, desk.registry, reader, regimes, SystemClock())
+    reader = InferenceReader()
+    evaluator = CandidateEvaluator(plant.config, desk.registry, plant.log, reader)
+    models = ModelStore(plant.config, desk.registry, reader, SystemClock())
     predictor = Predictor(ServingConfig(), GateConfig(), schema, models.boot(bundle.inference_model))
     rollout = Rollout(evaluator, models, predictor, Events(judged))
     learning = TrainingWorker(
         scheduler=desk.scheduler, rollout=rollout, samples=plant.log, registry=desk.registry,
         changes=ChangeQueue(), exclusion=AnomalyExclusion(None, plant.log),
-        recall=RegimeRecall(schema, regimes, plant.log),
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
     with closing(plant.log), closing(desk.registry), closing(desk.scheduler.client):

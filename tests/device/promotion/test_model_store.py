@@ -120,12 +120,11 @@ def test_one_logit_for_two_classes_is_wide_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shift", "refused"), [(9.0, True), (0.0, False)])
-def test_what_an_earlier_regime_needs_is_defended_unless_it_was_superseded(
+def test_earlier_data_is_defended_unless_its_answers_have_changed(
     tmp_path: Path, shift: float, refused: bool
 ) -> None:
-    """Now nothing can be known, then the champion knew all; a drift of the errors lies in between."""
+    """Now nothing can be known; then the champion knew all."""
     with closing(Gate(tmp_path, GOOD, significance=0.001)) as gate:
-        gate.regimes.close_regime(gate.log.last_seq(), "error")
         x = inputs(600, 1)
         x[:, 1] += np.float32(shift)
         coins = np.random.default_rng(2).integers(0, 2, len(x)).astype(float).tolist()
@@ -133,10 +132,7 @@ def test_what_an_earlier_regime_needs_is_defended_unless_it_was_superseded(
         verdict, model = gate.consider(BAD)
         assert (model is None) == verdict.forgets == refused
         if refused:
-            assert (
-                "forgets earlier conditions (up to label 600): right in 0 of 117 cases from then"
-                in verdict.reasons[1]
-            )
+            assert verdict.reasons[1].startswith("forgets earlier data: right in")
             assert verdict.to_json()["forgets"]
 
 

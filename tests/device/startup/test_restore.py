@@ -11,7 +11,6 @@ import pytest
 from edged.device.startup import restore
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.prediction_sets import PredictionSets
-from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.anomaly import Anomalies
 from edged.domain.stream.anomaly_rules import AnomalyRules
 from edged.domain.stream.schema import Schema
@@ -26,27 +25,22 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def test_at_first_there_is_nothing(registry: Registry) -> None:
-    assert restore.stored_regimes(registry) == Regimes()
     assert restore.stored_budget(registry) == Budget()
     assert not restore.restore_drift(registry, LiveDrift(classes=True, features=2))
 
 
 def test_what_was_kept_is_there_again(registry: Registry) -> None:
-    regimes, budget = Regimes(), Budget().spent(3, 60.0)
-    regimes.close_regime(1000, "error", 2)
+    budget = Budget().spent(3, 60.0)
     live = LiveDrift(classes=True, features=2)
-    states = {"regimes": regimes.state(), "budget": budget.to_json(), "drift": live.state()}
+    states = {"budget": budget.to_json(), "drift": live.state()}
     for name, state in states.items():
         registry.set_value(name, state)
-    assert restore.stored_regimes(registry) == regimes
     assert restore.stored_budget(registry) == budget
     assert restore.restore_drift(registry, LiveDrift(classes=True, features=2))
 
 
 def test_what_is_damaged_is_begun_anew(registry: Registry) -> None:
-    registry.set_value("regimes", {"ended": "damaged"})
     registry.set_value("drift", {"errors": 1})
-    assert restore.stored_regimes(registry) == Regimes()
     live = LiveDrift(classes=True, features=2)
     fresh = live.state()
     assert not restore.restore_drift(registry, live)

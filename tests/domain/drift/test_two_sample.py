@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
+from edged.domain.drift.two_sample import Cells, any_differs, correlation_time, holm, ks_distance, ks_p_value
 
 few_values = arrays(np.float64, st.integers(1, 30), elements=st.integers(0, 6).map(float))
 
@@ -73,3 +73,18 @@ def test_neighbouring_readings_that_resemble_each_other_count_less() -> None:
     assert 8 < correlation_time(wave) < 40  # 19 in theory: (1 + 0.9) / (1 - 0.9)
     assert correlation_time(np.ones(100)) == 1.0
     assert correlation_time(noise[:3]) == 1.0
+
+
+def rows(seed: int, shift: float = 0.0, n: int = 200) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    return np.random.default_rng(seed).normal([0, shift, 0], size=(n, 3)).astype(np.float32)
+
+
+def test_a_feature_that_moved_differs() -> None:
+    assert any_differs(rows(0), rows(1, 1.5))
+    assert not any_differs(rows(0), rows(1))
+    assert not any_differs(rows(0, n=10), rows(1, 9.0)), "ten rows say nothing"
+
+
+def test_chance_makes_samples_differ_seldom() -> None:
+    found = [any_differs(rows(2 * i, n=60), rows(2 * i + 1)) for i in range(300)]
+    assert np.mean(found) < 0.03

@@ -82,7 +82,7 @@ def test_the_holdout_of_a_log_is_thinned_key_by_key(tmp_path: Path, keys: int) -
         log.commit(batch(1, 2000, labelled=True, keys=keys))
         assert isinstance(judged_on(log, None), SampleLog)
         thinned = judged_on(log, rules)
-        for found in (thinned.holdout_window(50), thinned.older_holdout(100, 1500, 0, after_seq=200)):
+        for found in (thinned.holdout_window(50), thinned.older_holdout(100, 1500, 0)):
             gaps = [np.diff(found.offsets[found.offsets % keys == key]) for key in range(keys)]
             assert min(gap.min() for gap in gaps) >= 4 * keys
         newest = thinned.holdout_window(50)

@@ -36,7 +36,7 @@ def states(n: int, now: float) -> dict[str, dict[str, Any]]:
                            "promotions": n, "rejections": 1, "rollbacks": 0,
                            "last": {"run": n, "ended": now - 3600, "outcome": "done"}},
         "state/drift": {"signals": int(level == "drift"), "last": last if level == "drift" else None,
-                        "inputs": None, "regimes": 0},
+                        "inputs": None},
         "state/buffer": {"rows": 1000, "bytes": 100_000, "evicted": 0, "on_hold": False, "windows": None,
                          "problem": "disk full: samples cannot be stored" if n % 50 == 7 else None,
                          "outbox": {"pending": 0, "bytes": 0, "dropped": 0}},

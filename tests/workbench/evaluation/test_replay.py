@@ -212,28 +212,6 @@ def turning(n: int) -> tuple[Any, Any]:
     return x, np.where(np.arange(n) // RULE % 2, second, first).astype(np.int64)
 
 
-@pytest.mark.full
-@pytest.mark.timeout(300)
-def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path) -> None:
-    """Measured where the first rule is back, up to 500 samples after: the labels come 50 late."""
-    x, y = turning(4 * RULE)
-    found = {}
-    for recall in (True, False):
-        folder = tmp_path / str(recall)
-        folder.mkdir()
-        replayed, told = replay(
-            folder, save(folder, X=x, y=y), CLASSIFY,
-            options=LabelOptions(delay=50), gate={"recall": recall},
-            training={"learning_rate": 3e-3, "new_labels": 150},
-        )  # fmt: skip
-        right = replayed.answers[:, 0] == y
-        back = np.concatenate([right[k * RULE : k * RULE + 500] for k in (2, 3)])
-        found[recall] = back.mean(), told["origins"].get("bank", 0)
-    assert found[False][1] == 0
-    assert found[True][1] >= 1
-    assert found[True][0] > found[False][0] + 0.02
-
-
 def test_a_drift_starts_a_run_and_the_next_one_learns_harder(tmp_path: Path) -> None:
     x, y = turning(2 * RULE)
     options, training = LabelOptions(delay=20), {"every": None, "new_labels": 0}

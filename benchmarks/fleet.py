@@ -125,7 +125,7 @@ def stages(devices: int, how: str) -> Row:
     from edged.domain.federated.messages import FleetTopics, UpdateHeader
     from edged.fleet.config import load
     from edged.fleet.coordinator.coordinator import Coordinator
-    from edged.fleet.coordinator.models import reduced, reducer_of
+    from edged.fleet.rules.aggregation import aggregate
     from tests.fleet.senders import FLEET
 
     blobs, topics = blobs_of(SHAPES), FleetTopics(FLEET)
@@ -154,8 +154,7 @@ def stages(devices: int, how: str) -> Row:
         if coordinator.admission.accepted != devices:
             raise ValueError(f"{coordinator.admission.accepted} of {devices} accepted")
         began, used = time.perf_counter(), time.process_time()
-        reducer = reducer_of(config)
-        reduced(reducer, coordinator.layout, coordinator.admission.records(), devices)
+        aggregate(config.reduce, coordinator.admission.updates(), coordinator.layout)
         reducing = time.perf_counter() - began
         cpu += time.process_time() - used
         coordinator.close()

@@ -16,19 +16,14 @@ from dataclasses import replace
 from edged.clock import Clock, SystemClock
 from edged.domain.federated.messages import BaseModelInfo, FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
-from edged.domain.training.weight_coding import Weights, fingerprint
+from edged.domain.training.weight_coding import fingerprint
 from edged.errors import RejectedUpdateError, TrainingError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.channel import Announcer, Channel, Inbox
 from edged.fleet.coordinator.control import Control, ControlReader, Order
 from edged.fleet.coordinator.devices import RoundDevices, States, choose
-from edged.fleet.coordinator.journal import NAMED, CoordinatorJournal, ModelOrigin, RoundRecord
-from edged.fleet.coordinator.models import (
-    advanced,
-    begun,
-    reduced,
-    reducer_of,
-)
+from edged.fleet.coordinator.journal import NAMED, CoordinatorJournal, RoundRecord
+from edged.fleet.coordinator.models import advanced, begun
 from edged.fleet.coordinator.status import (
     ROUNDS,
     CoordinatorStatus,
@@ -37,7 +32,7 @@ from edged.fleet.coordinator.status import (
     rollout_status,
 )
 from edged.fleet.coordinator.updates import LATE, RoundReports, UpdateAdmission
-from edged.fleet.rules.aggregation import Aggregate
+from edged.fleet.rules.aggregation import aggregate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import (
     FleetState,
@@ -294,25 +289,23 @@ class Coordinator:
         """Aggregate; the model is durable before anything says that the round is closed."""
         if not self._has_states(now):
             return
-        began, count = time.monotonic(), self.admission.accepted
-        standing = self.course.standing
+        began, number, standing = time.monotonic(), self.course.number, self.course.standing
+        updates = self.admission.updates()
         try:
-            weights, aggregate = self._made(count)
+            change = aggregate(self._config.reduce, updates, self.layout)
+            weights = advanced(self.journal.weights(standing.hash), change, self.layout)
         except TrainingError as problem:
-            log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
+            log.error("round_failed", round=number, devices=len(updates), problem=problem.line())
             self._finish_round(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
             return
-        about = ModelOrigin(
-            round=self.course.number,
-            parent=standing.hash,
-            devices=aggregate.devices,
-            samples=aggregate.samples,
-            refused=dict(self.admission.refused),
-            made=now,
-        )
-        model = self.journal.add(weights, fingerprint(weights), about)
+        source = {
+            "round": number, "parent": standing.hash, "devices": len(updates),
+            "samples": sum(update.samples for update in updates), "refused": dict(self.admission.refused),
+            "made": now,
+        }  # fmt: skip
+        model = self.journal.add(weights, fingerprint(weights), source)
         seconds = time.monotonic() - began
-        log.info("round_closed", round=self.course.number, seconds=round(seconds, 3), devices=count)
+        log.info("round_closed", round=number, seconds=round(seconds, 3), devices=len(updates))
         if not self._config.stages:
             self._finish_round(model.hash, now, None)
             return
@@ -337,13 +330,6 @@ class Coordinator:
             self._finish_round(model.hash, now, None)
         else:
             self._begin_stage(announced.base, stage, now)
-
-    def _made(self, count: int) -> tuple[Weights, Aggregate]:
-        """Return the model that comes of the updates of `count` devices, and their aggregate."""
-        standing = self.course.standing
-        base = self.journal.weights(standing.hash)
-        aggregate = reduced(reducer_of(self._config), self.layout, self.admission.records(), count)
-        return advanced(base, aggregate.change, self.layout), aggregate
 
     def _evaluate(self, now: float, *, at_once: bool = False) -> None:
         announced = self.course.round

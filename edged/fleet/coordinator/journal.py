@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import BaseModelInfo, split
+from edged.domain.json_fields import JsonObject
 from edged.domain.messages.encoding import json_ready
-from edged.domain.training.message import Message, SparseMessage
+from edged.domain.training.message import Message
 from edged.errors import CorruptError
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, pack, unpack
@@ -77,21 +78,6 @@ class RoundRecord(Message):
         return 0.0 if self.opened is None else self.ended - self.opened
 
 
-@dataclass(frozen=True)
-class ModelOrigin(SparseMessage):
-    """How a model was made: of which round, from which parent, and of whose updates; the first of none.
-
-    `refused` counts updates by reason; `made` is in Unix seconds.
-    """
-
-    round: int
-    parent: str | None
-    devices: int | None = None
-    samples: int | None = None
-    refused: Mapping[str, int] | None = None
-    made: float | None = None
-
-
 class CoordinatorJournal:
     """The directory `path` of one coordinator, which it has for itself.
 
@@ -148,15 +134,18 @@ class CoordinatorJournal:
 
     # Models.
 
-    def add(self, weights: Weights, digest: str, about: ModelOrigin) -> BaseModelInfo:
-        """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing."""
+    def add(self, weights: Weights, digest: str, source: JsonObject) -> BaseModelInfo:
+        """Store a model, durably, under its fingerprint `digest`; the same model again changes nothing.
+
+        `source` goes into its manifest: round, parent, devices, samples, refusals and time.
+        """
         final = self.path / "models" / digest
         if not final.exists():
             staging = atomic.staging_path(final.parent, digest[:12])
             with atomic.disk_errors("writing", staging):
                 staging.mkdir()
                 (staging / FILE).write_bytes(pack(weights))
-            atomic.publish_directory(staging, final, extra=about.to_json(), disk=self._disk)
+            atomic.publish_directory(staging, final, extra=source, disk=self._disk)
         return self.base(digest)
 
     def base(self, digest: str) -> BaseModelInfo:
@@ -174,10 +163,6 @@ class CoordinatorJournal:
     def weights(self, digest: str) -> Weights:
         """Read the weights of a model."""
         return unpack(self.blob(digest))[0]
-
-    def about(self, digest: str) -> ModelOrigin:
-        """Read what was noted of a model when it was made."""
-        return ModelOrigin.from_json(atomic.verify_directory(self.path / "models" / digest).extra)
 
     def models(self) -> list[str]:
         """List the fingerprints of the stored models."""

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import mmap
-import os
-from collections.abc import Iterable
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +18,7 @@ from edged.errors import (
     StorageError,
 )
 from edged.fleet.config import CoordinatorConfig
-from edged.fleet.coordinator.journal import COURSE, CoordinatorJournal, ModelOrigin
-from edged.fleet.coordinator.updates import StoredUpdate
-from edged.fleet.rules.aggregation import (
-    AdmittedUpdate,
-    Aggregate,
-    Matrix,
-    Mean,
-    Reducer,
-    median,
-    trimmed_mean,
-)
+from edged.fleet.coordinator.journal import COURSE, CoordinatorJournal
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, unpack
@@ -79,7 +64,7 @@ def begun(config: CoordinatorConfig, journal: CoordinatorJournal) -> FleetState:
                 where="bundle",
                 remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
             )
-        base = journal.add(weights, fingerprint(weights), ModelOrigin(0, None))
+        base = journal.add(weights, fingerprint(weights), {"round": 0, "parent": None})
         course = FleetState(base, bundle)
         journal.store(course)
     if budget is not None and budget < course.standing.bytes:
@@ -105,49 +90,6 @@ def _read_file(path: Path) -> Weights:
 
 
 # ---- the model of a round --------------------------------------------------------------------
-
-
-def reducer_of(config: CoordinatorConfig) -> Reducer:
-    """Create the configured reducer for a round.
-
-    The matrix of a robust one lies in a file, so that it is not all in memory.
-    """
-    if config.reduce.how == "mean":
-        return Mean()
-    statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
-    return Matrix(statistic, FileMatrix(config.dir))
-
-
-class FileMatrix:
-    """Room for a matrix in a file without a name in `folder`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._map: mmap.mmap | None = None
-
-    def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Allocate a matrix; StorageError where the disk has no room."""
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        with disk_errors("making room for updates", self._folder), TemporaryFile(dir=self._folder) as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, size))
-            self._map = mmap.mmap(file.fileno(), max(1, size))
-        return np.frombuffer(self._map, dtype, math.prod(shape)).reshape(shape)
-
-    def release(self) -> None:
-        """Give back the memory; written values are in the file, or the kernel still writes them."""
-        if self._map is not None:
-            self._map.madvise(mmap.MADV_DONTNEED)
-
-
-def reduced(
-    reducer: Reducer, layout: Layout, records: Iterable[tuple[StoredUpdate, bytes]], count: int
-) -> Aggregate:
-    """Return one aggregate of all updates, in the order in which they are given."""
-    reducer.begin(layout, count)
-    for head, data in records:
-        row = layout.from_bytes(data)
-        reducer.add(AdmittedUpdate(head.device, head.samples, head.factor, row))
-    return reducer.finish()
 
 
 def advanced(base: Weights, change: NDArray[np.float64], layout: Layout) -> Weights:

@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Evaluation, Receipts, UpdateHeader
@@ -15,6 +16,7 @@ from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.journal import CoordinatorJournal
 from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender, discount
+from edged.fleet.rules.aggregation import RoundUpdate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
@@ -162,12 +164,15 @@ class UpdateAdmission:
         """Names of the devices whose updates have come for it, in order."""
         return sorted(self._newest)
 
-    def records(self) -> Iterator[tuple[StoredUpdate, bytes]]:
-        """Head and row of each update that counts, in the order of names: the same whatever came first."""
+    def updates(self) -> list[RoundUpdate]:
+        """List the updates that count, in the order of names: the same whatever came first."""
         spool, excluded = self._opened(), self._control.read().excluded
+        found = []
         for device in sorted(self._newest.keys() - excluded):
             _, record = self._newest[device]
-            yield StoredUpdate.from_json(record.head), spool.read(record)
+            head = StoredUpdate.from_json(record.head)
+            found.append(RoundUpdate(head.samples, head.factor, partial(spool.read, record)))
+        return found
 
     def receive(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
         """Receive one message on the topic of an update. The update counts when `commit` has returned."""

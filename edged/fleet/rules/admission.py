@@ -147,9 +147,8 @@ def check_shapes(coded: Mapping[str, Coded], layout: Layout) -> None:
 
 
 def _norm(change: Floats) -> float:
-    wide = change.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        norm = math.sqrt(float(np.dot(wide, wide)))
+        norm = math.sqrt(float(np.square(change, dtype=np.float64).sum()))  # without the threads of BLAS
     if not math.isfinite(norm):
         raise RejectedUpdateError("not_finite", "it holds numbers that are not finite")
     return norm

@@ -59,6 +59,11 @@ class Layout:
         """Scales that the values have: one for each row of a matrix, one for any other tensor."""
         return sum(_rows(shape) for shape in self.shapes)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, see `EncodedUpdate.to_bytes`."""
+        return self.size + 4 * self.rows
+
     @cached_property
     def by_name(self) -> dict[str, tuple[int, ...]]:
         """The shape of each tensor."""
@@ -100,7 +105,7 @@ class Layout:
 
     def from_bytes(self, data: bytes) -> EncodedUpdate:
         """Return the row of these bytes; CorruptError when there are not as many as it has."""
-        if len(data) != self.size + 4 * self.rows:
+        if len(data) != self.row_bytes:
             raise CorruptError(f"{len(data)} bytes are no update of this model", where="fleet")
         return EncodedUpdate(
             np.frombuffer(data, np.int8, self.size), np.frombuffer(data, "<f4", offset=self.size)

@@ -88,13 +88,17 @@ class AppendLog:
             self._disk.sync(self._path)
         self._written = self._end
 
-    def read(self, record: LogRecord) -> bytes:
-        """The body of a record that is durable; CorruptError when it is not there."""
+    def read(self, record: LogRecord, start: int = 0, size: int | None = None) -> bytes:
+        """Return the body of a durable record, or `size` bytes of it from `start` on.
+
+        Raises CorruptError when the body has not as many bytes, or the record is missing.
+        """
+        wanted = record.size - start if size is None else size
         with disk_errors("reading", self._path):
-            body = os.pread(self._file, record.size, record.at)
-        if len(body) != record.size:
+            part = os.pread(self._file, wanted, record.at + start)
+        if len(part) != wanted or start + wanted > record.size:
             raise CorruptError("a record is missing", where=str(self._path))
-        return body
+        return part
 
     def close(self) -> None:
         """Close the file without a sync."""

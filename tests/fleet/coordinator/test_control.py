@@ -13,6 +13,7 @@ from edged.fleet.coordinator.control import CONTROL, Control, exclude, instruct,
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import lines_of, status_of
 from edged.signing import Keys, Sealer, Unsealer, new_pair
+from edged.storage.files import atomic
 from tests.commands import edged
 from tests.fleet.coordinator.channel import TOPICS, Fleet
 
@@ -61,7 +62,8 @@ def test_more_samples_than_count_are_capped_not_refused(fleet: Fleet) -> None:
         fleet.update(name, samples=250_000)
     fleet.turns()
     assert course(fleet) == (1, "trial")
-    assert fleet.coordinator.journal.about(fleet.told.base.hash).samples == 4 * 10_000
+    folder = fleet.config.dir / "models" / fleet.told.base.hash
+    assert atomic.verify_directory(folder).extra["samples"] == 4 * 10_000
 
 
 def test_nothing_opens_while_rounds_are_paused(fleet: Fleet) -> None:

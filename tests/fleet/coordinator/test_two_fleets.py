@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edged.storage.files import atomic
 from tests.fleet.coordinator.channel import TOPICS, Fleet, Time
 from tests.fleet.senders import SHAPES, change_of, update_of
 
@@ -83,7 +84,8 @@ def test_a_device_counts_for_as_many_samples_as_configured(tmp_path: Path, most:
         fleet.update(name, samples=5000)
     fleet.turns()
     assert fleet.told is not None
-    assert fleet.coordinator.journal.about(fleet.told.base.hash).samples == 6 * most
+    folder = fleet.config.dir / "models" / fleet.told.base.hash
+    assert atomic.verify_directory(folder).extra["samples"] == 6 * most
 
 
 @pytest.mark.parametrize(("most", "accepted"), [(1.5, 0), (6.0, 1)])

@@ -30,8 +30,10 @@ import numpy as np
 from models import MODELS, Model
 from output import Row, finish, options
 
-from edged.bundles.build import build
+from edged.bundles.build import BuildRequest, build
+from edged.bundles.losses.named import CrossEntropy
 from edged.domain.protocols import LearningRate
+from edged.domain.training.optimizers import Optimizer
 from edged.engines import open_engine
 from edged.engines.native import api as training_api
 from edged.engines.runtime import ort
@@ -94,10 +96,11 @@ class Bundles:
 
     def _build(self, key: tuple[str, str, str], model: Model, engine: str) -> None:
         try:
-            self.built[key] = build(
-                model.make(), self.folder / "-".join(key), loss="cross_entropy", optimizer=key[1],
-                standardise=model.statistics, engine=engine,
+            request = BuildRequest(
+                model=model.make(), loss=CrossEntropy(), optimizer=Optimizer.of(key[1]),
+                standardise=model.statistics or False, engine=engine,
             )  # fmt: skip
+            self.built[key] = build(request, self.folder / "-".join(key))
         except EdgedError as problem:
             self.refused[key] = problem.line()
 

@@ -187,18 +187,21 @@ class Learner:
     """The network of LEARNING on the portable engine, in this process, without gate and log."""
 
     def __init__(self, stream: Recording, loop: Loop, seed: int, folder: Path) -> None:
-        from edged.bundles.build import build
+        from edged.bundles.build import BuildRequest, build
         from edged.bundles.graph.templates import mlp
+        from edged.bundles.losses.named import CrossEntropy
         from edged.bundles.source.standardise import Statistics
         from edged.domain.protocols import LearningRate
         from edged.engines import open_engine
 
         self.moments = RunningMoments(HALF_LIFE)
         self.moments.update(stream.x[: stream.pretrain])
-        bundle = build(
-            mlp(stream.x.shape[1], stream.classes, (64, 32), output="logits", seed=seed),
-            folder / "bundle", loss="cross_entropy", standardise=Statistics(*self.moments.scale()),
-        )  # fmt: skip
+        request = BuildRequest(
+            model=mlp(stream.x.shape[1], stream.classes, (64, 32), output="logits", seed=seed),
+            loss=CrossEntropy(),
+            standardise=Statistics(*self.moments.scale()),
+        )
+        bundle = build(request, folder / "bundle")
         names = bundle.standardise
         if names is None:
             raise ValueError("the bundle has no statistics")

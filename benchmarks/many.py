@@ -34,8 +34,9 @@ from idle import cpu_seconds, wakes
 from output import Row, finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edged.bundles.build import build
+from edged.bundles.build import BuildRequest, build
 from edged.bundles.graph.templates import mlp
+from edged.bundles.losses.named import CrossEntropy
 from edged.bundles.source.standardise import Statistics
 from edged.workbench.demo.broker import embedded_broker
 
@@ -49,12 +50,9 @@ PREDICTIONS_TIMED = 2000  # of 400, four would make a p99
 def configuration(folder: Path, port: int, streams: int) -> Path:
     """A configuration of so many streams; of one stream without a name where there are none."""
     if not (folder / "bundle").exists():
-        build(
-            mlp(WIDTH, 2, (64,)),
-            folder / "bundle",
-            loss="cross_entropy",
-            standardise=Statistics.identity(WIDTH),
-        )
+        standardise = Statistics.identity(WIDTH)
+        request = BuildRequest(model=mlp(WIDTH, 2, (64,)), loss=CrossEntropy(), standardise=standardise)
+        build(request, folder / "bundle")
     values: dict[str, Any] = {
         "device": {"id": "many"},
         "mqtt": {"host": "127.0.0.1", "port": port},

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.bundles.build import build
 from edged.engines.native import api
 from edged.errors import BundleError
+from tests.building import build
 
 if TYPE_CHECKING:
     import onnx

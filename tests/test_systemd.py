@@ -202,11 +202,12 @@ print("done")
 TRAIN = """
 import numpy as np, sys
 from pathlib import Path
-from edged.bundles.build import build
+from edged.bundles.build import BuildRequest, build
+from edged.bundles.losses.named import CrossEntropy
 from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
-bundle = build(mlp(8, 3), Path(sys.argv[1], "bundle"), loss="cross_entropy")
+bundle = build(BuildRequest(model=mlp(8, 3), loss=CrossEntropy()), Path(sys.argv[1], "bundle"))
 engine = open_engine("portable", bundle, 2)
 engine.begin(LearningRate(0.01))
 x = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)

@@ -37,8 +37,8 @@ PATIENCE = 1.0  # seconds until the same is asked for again
 
 def big_bundle(folder: Path, width: int) -> Bundle:
     """A network with two layers of `width`: 512 make 1.2 MB of float32."""
-    from edged.bundles.build import build
     from edged.bundles.graph.templates import mlp
+    from tests.building import build
 
     return build(mlp(32, 8, (width, width)), folder, loss="cross_entropy", engine="portable")
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.source.axes import fix_sequence
+from tests.building import build
 from tests.networks import INPUT, OUTPUT, Network, in_precision
 
 if TYPE_CHECKING:

@@ -73,17 +73,17 @@ def new_model(
         ConfigError when kind and sizes do not fit, or `out` exists.
     """
     from edged import bundles
-    from edged.bundles import commands
 
     bundles.require()
+    from edged.bundles.new_model import Inputs
+    from edged.bundles.new_model import new_model as write_model
+
     path = Path(out)
     if path.exists():
         raise ConfigError("exists already", where=str(path), remedy="name a new file")
     sizes = (inputs,) if isinstance(inputs, int) else tuple(inputs)
     layers = None if hidden is None else ",".join(map(str, hidden))
-    commands.new_model(
-        kind, inputs=commands.Inputs(sizes), outputs=outputs, hidden=layers, out=path, seed=seed
-    )
+    write_model(kind, inputs=Inputs(sizes), outputs=outputs, hidden=layers, out=path, seed=seed)
     return path
 
 
@@ -135,18 +135,30 @@ def build(
 
     bundles.require()
     logs.configure_library()
-    from edged.bundles.commands import build_from_file
+    from edged.bundles.build import BuildRequest
+    from edged.bundles.build import build as build_bundle
     from edged.bundles.graph.naming import Naming
+    from edged.bundles.inspect import inspect
+    from edged.bundles.losses.objective import parse
     from edged.domain.training.optimizers import Optimizer
 
     path = empty_directory(out)
     shape = None if config is None else config_of(config, stream).stream
-    built = build_from_file(
-        Path(model), path, loss=loss,
-        optimizer=Optimizer.of(optimizer, **(optimizer_options or {})), train=train, freeze=freeze,
-        data=None if data is None else data_of(data), standardise=standardise, engine=engine,
-        naming=Naming() if shape is None else Naming.of(shape.to_schema()), stream=shape,
-    )  # fmt: skip
+    request = BuildRequest(
+        model=Path(model),
+        loss=parse(loss),
+        optimizer=Optimizer.of(optimizer, **(optimizer_options or {})),
+        train=train,
+        freeze=freeze,
+        engine=engine,
+        standardise=standardise,
+        data=None if data is None else data_of(data),
+        stream=shape,
+        naming=Naming() if shape is None else Naming.of(shape.to_schema()),
+    )
+    notes: list[str] = []
+    build_bundle(request, path, notes.append)
+    built = inspect(path)
     return BuiltBundle(
         path,
         built.engine,
@@ -154,5 +166,5 @@ def build(
         built.frozen_size,
         built.bytes,
         built.fingerprint,
-        built.notes or (),
+        tuple(notes),
     )

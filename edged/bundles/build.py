@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -16,13 +18,16 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edged import __version__
+from edged.bundles.autodiff.shapes import sizes_of
 from edged.bundles.graph import onnxruntime_generator
-from edged.bundles.graph.edit import opset_of, refuse_taken, shortened, tensor_of, value_info
+from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, tensor_of, value_info
 from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, size_of, values_of
 from edged.bundles.graph.naming import Naming, made_with
-from edged.bundles.losses.objective import Given, Objective, keeps_all_outputs, objective
-from edged.bundles.preflight import lacking, obstacles, refusal
-from edged.bundles.source.axes import check_outputs
+from edged.bundles.graph.network import UNTRAINED
+from edged.bundles.inspect import BundleReport, inspect
+from edged.bundles.losses.objective import Loss, Objective, keeps_all_outputs, objective
+from edged.bundles.preflight import TOO_LARGE, Obstacle, lacking, obstacles, refusal, refuse_other_rows
+from edged.bundles.source.axes import check_outputs, fix_sequence, refuse_open
 from edged.bundles.source.classifiers import class_names, warn_about_probabilities
 from edged.bundles.source.normalise import conform, parameter_names, read_model
 from edged.bundles.source.standardise import (
@@ -36,10 +41,12 @@ from edged.bundles.source.standardise import (
 )
 from edged.bundles.source.trainable import select
 from edged.bundles.source.training_mode import inference_form, running_statistics
-from edged.bundles.step_graph.builder import build_step_graph
+from edged.bundles.step_graph.builder import Differentiated
 from edged.bundles.step_graph.portable import add_step_graph, raw_parameters
 from edged.bundles.step_graph.training_graph import TrainingGraph
-from edged.domain.bundle_contents import Standardisation, Tensor
+from edged.domain.json_fields import JsonObject
+from edged.domain.stream.running_statistics import RunningMoments
+from edged.domain.training.message import Message
 from edged.domain.training.optimizers import Optimizer
 from edged.engines import ENGINES
 from edged.engines.native.checkpoint import TrainingCheckpoint, dump
@@ -48,42 +55,243 @@ from edged.storage.files.atomic import disk_errors, staging_path
 from edged.storage.models.bundles import CUSTOM, MEASURING, Bundle, publish, refuse_foreign, seal
 
 if TYPE_CHECKING:
+    from edged.config import StreamConfig
     from edged.engines.portable.description import Description
+    from edged.storage.recordings.frame import Frame
+    from edged.storage.recordings.rows import Recording
+
+    AddNote = Callable[[str], None]
 
 INFERENCE = "inference_model.onnx"
 CHECKPOINTS = ("full", "nominal")
-NAMELESS = Naming()
+_AS_IT_IS = (
+    "inputs are taken as they are: the network may be trained already; --standardise puts a standardisation"
+    " in front, for one that is to be trained from the beginning"
+)
+_STANDARDISED = "the standardisation in front of the network stays as it is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """Contents of a bundle that is to be built. The same request gives the same bytes.
+
+    Attributes
+    ----------
+    model
+        An ONNX file, or a model in memory: one float32 input `(batch, ...)` and one float32 output, or
+        several for a function; logits for the classifying losses.
+    loss
+        The loss, the mean over the batch; see `edged.bundles.losses.objective.parse`.
+    optimizer
+        The optimizer with its options.
+    train
+        Globs over parameter names, or `last:N` for the N last layers: only what matches is trained.
+        Everything, when empty.
+    freeze
+        The same: what matches is not trained.
+    engine
+        Engine the bundle is for: `portable` or `native`.
+    standardise
+        Statistics that become part of the graphs. True: those of `data`, or neutral ones that the first
+        training run fits. False: values go in as they are. None: as True for a network of `edged model new`;
+        any other may be trained already, and is left as it is. So are inputs of more axes than (batch, n).
+    data, stream
+        A recorded stream, on which the network must also say the same as before, where it is not
+        standardised; random rows without. Of rows the features of `naming` are read, where it has names, and
+        the label of `stream`; samples that it joins are joined.
+    naming
+        Names and units of inputs and outputs; a device refuses a bundle that was built for others.
+    library
+        An ONNX file with functions for operators of the model that are not ONNX's own.
+    sequence
+        Length of the axis, besides the batch, that the inputs leave open.
+    checkpoint
+        `full`, or `nominal`: without the values of parameters, which then are delivered apart, in
+        `parameters.safetensors`.
+    seed
+        Noted in the bundle: the seed the model was initialised from, and from which the portable engine
+        draws the noise of its steps.
+    external_above
+        Bytes of parameters from which on they are written into a file of their own, `checkpoint.data`.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such engine or form of a checkpoint.
+    """
+
+    model: onnx.ModelProto | Path
+    loss: Loss
+    optimizer: Optimizer = field(default_factory=lambda: Optimizer.of("adamw"))
+    train: Sequence[str] = ()
+    freeze: Sequence[str] = ()
+    engine: str = "portable"
+    standardise: Statistics | bool | None = None
+    data: Path | Frame | None = None
+    stream: StreamConfig | None = None
+    naming: Naming = field(default_factory=Naming)
+    library: Path | None = None
+    sequence: int | None = None
+    checkpoint: str = "full"
+    seed: int | None = None
+    external_above: int = MOST
+
+    def __post_init__(self) -> None:
+        for where, chosen, known in (
+            ("engine", self.engine, ENGINES),
+            ("checkpoint", self.checkpoint, CHECKPOINTS),
+        ):
+            if chosen not in known:
+                raise ConfigError(f"there is no {where} {chosen!r}", where=where,
+                                  remedy=f"one of {', '.join(known)}")  # fmt: skip
+
+
+def build(request: BuildRequest, out: Path, add_note: AddNote = lambda _: None) -> Bundle:
+    """Build a bundle and publish it as directory `out`, whose parent must exist.
+
+    An older bundle at `out` is replaced, anything else is not. `add_note` receives one line for each change
+    of the model.
+
+    Raises
+    ------
+    ConfigError
+        When a glob matches nothing, or data and names do not fit the model.
+    UnavailableError
+        With engine `native` where onnxruntime-training is not installed.
+    BundleError
+        When the engine cannot train the model or it does not fit, or `out` is something else.
+    StorageError
+        When it cannot be written.
+    """
+    refuse_foreign(out)
+    plan = _Plan(request, add_note)
+    if plan.obstacles:
+        raise refusal(plan.obstacles)
+    with _staging(out) as staged:
+        plan.write(staged)
+        publish(staged, out)
+    return Bundle.open(out, verify=False)
+
+
+_LISTED = ("input", "output", "label", "parameters", "trainable_size", "frozen_size", "files", "bytes")
 
 
 @dataclass(frozen=True)
+class BuildCheck(Message):
+    """Whether an engine can train a model, what stands in the way, and the bundle made of it."""
+
+    ok: bool
+    engine: str
+    findings: tuple[Obstacle, ...]
+    notes: tuple[str, ...]
+    bundle: BundleReport | None = None  # None where none could be made
+
+    def to_json(self) -> JsonObject:
+        """Return the fields, and beside them those of the bundle that are about its contents."""
+        made = {} if self.bundle is None else self.bundle.to_json()
+        return {**self.without("bundle"), **{name: made[name] for name in _LISTED if name in made}}
+
+
+def check(request: BuildRequest) -> BuildCheck:
+    """Return what a build would make of a request, or why it would not; the bundle is temporary.
+
+    Raises ConfigError and UnavailableError as `build`.
+    """
+    notes: list[str] = []
+    try:
+        plan = _Plan(request, notes.append)
+        if plan.obstacles:
+            return BuildCheck(False, request.engine, tuple(plan.obstacles), tuple(notes))
+        with tempfile.TemporaryDirectory() as folder:
+            plan.write(Path(folder))
+            return BuildCheck(True, request.engine, (), tuple(notes), inspect(Path(folder)))
+    except BundleError as problem:
+        return BuildCheck(False, request.engine, (Obstacle.of(problem),), tuple(notes))
+
+
 class _Plan:
-    """An inference model that is ready, and what is to be put behind it."""
+    """An inference model that is ready, its loss and gradients, and what stands in the way of training."""
 
-    model: onnx.ModelProto
-    objective: Objective
-    input: Tensor
-    target: Standardisation | None
-    trainable: list[str]
-    frozen: list[str]
-
-    @property
-    def output(self) -> Tensor:
-        """Return the model's main output."""
-        return self.objective.outputs[0]
-
-    def training_graph(self) -> TrainingGraph:
-        """The training graph made from this plan."""
-        return TrainingGraph(
-            self.with_loss(self.model),
-            trainable=self.trainable,
-            frozen=self.frozen,
-            data=self.input,
-            label=self.objective.label,
+    def __init__(self, request: BuildRequest, add_note: AddNote) -> None:
+        self.request = request
+        library = None if request.library is None else read_model(request.library)
+        given = read_model(request.model, request.external_above)
+        if request.sequence is not None:
+            fix_sequence(given, request.sequence, add_note)
+        self.statistics, rows = _statistics(given, request, add_note)
+        self.naming = request.naming.of_model(class_names(given.graph))
+        before = copy.deepcopy(given)
+        self.model = conform(
+            given, all_outputs=keeps_all_outputs(request.loss), library=library, add_note=add_note
         )
+        self.elsewhere = any(map(is_elsewhere, before.graph.initializer))
+        if self.statistics is None and library is None and not self.elsewhere:
+            check_outputs(before, self.model, rows, add_note)
+        self.model.producer_name = "edged"
+        self.trainable, self.frozen = self._selected(add_note)
+        self.target = None if self.statistics is None else self.statistics.target_names
+        self.objective = self._objective(add_note)
+        self.input = tensor_of(self.model.graph.input[0])
+        self.network = self._with_loss()
+        self.gradients = None if self.elsewhere else self._differentiate()
+        self.obstacles = self._obstacles()
 
-    def with_loss(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """A form of the model with the label as a further input and the loss as its only output."""
-        made = copy.deepcopy(model)
+    def write(self, folder: Path) -> None:
+        """Write the files of the bundle into a directory."""
+        request, portable = self.request, None
+        if request.engine == "native":
+            onnxruntime_generator.generate(
+                self.network,
+                trainable=self.trainable,
+                frozen=self.frozen,
+                optimizer=request.optimizer,
+                out=folder,
+            )
+        raw_parameters(self.model, (*self.trainable, *self.frozen))
+        onnx.save(inference_form(self.model), str(folder / INFERENCE))
+        if request.engine == "portable" and self.gradients is not None:
+            steps = self.gradients.steps(inference_form(self.network), request.optimizer)
+            portable = add_step_graph(
+                folder, steps, self.gradients.source, request.optimizer, seed=request.seed or 0
+            )
+        files = [INFERENCE, *(onnxruntime_generator.FILES if portable is None else portable.models.values())]
+        added = self._write_parameters(folder, files)
+        seal(self._description(folder, portable), [*files, *added])
+
+    def _selected(self, add_note: AddNote) -> tuple[list[str], list[str]]:
+        """Return trainable and frozen parameters, and put the standardisation in front."""
+        graph, request = self.model.graph, self.request
+        trainable, frozen = select(graph, request.train, request.freeze)
+        _refuse_twins(graph)
+        if followed := sorted(running_statistics(graph)):
+            add_note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
+        own = [] if is_standardised(graph) else scaling_in_front(graph)
+        if scaling := [name for name in own if name in frozen]:
+            add_note(
+                f"the scaling of the inputs is frozen; `--train '*'` trains it too: {shortened(scaling)}"
+            )
+        if self.statistics is not None:
+            standardise_model(self.model, self.statistics)
+            frozen += [name for name in parameter_names(graph) if name not in (*trainable, *frozen)]
+        return trainable, frozen
+
+    def _objective(self, add_note: AddNote) -> Objective:
+        graph = self.model.graph
+        give = [tensor_of(value) for value in graph.output]
+        # A loss compares the main output with the label in the network's own units.
+        main = give[0].name if self.target is None else STANDARD_OUTPUT
+        chosen = objective(self.model, give, [main, *(tensor.name for tensor in give[1:])], self.request.loss)
+        warn_about_probabilities(graph, chosen.name, add_note)
+        if self.target is not None and chosen.name not in (*MEASURING, CUSTOM):
+            raise ConfigError(
+                f"a class cannot be standardised: loss {chosen.name}", where="statistics.target_mean"
+            )
+        refuse_taken(graph, [chosen.label.name])
+        return chosen
+
+    def _with_loss(self) -> onnx.ModelProto:
+        """Copy the model, with the label as a further input and the loss as its only output."""
+        made = copy.deepcopy(self.model)
         graph, label = made.graph, self.objective.label
         graph.input.append(value_info(label))
         read = label.name if self.target is None else standard_target(graph, label.name, self.target)
@@ -94,214 +302,149 @@ class _Plan:
         graph.output.append(helper.make_tensor_value_info(scalar, TensorProto.FLOAT, []))
         return made
 
-
-def build(
-    model: onnx.ModelProto | Path,
-    out: Path,
-    *,
-    loss: Given,
-    optimizer: str | Optimizer = "adamw",
-    train: Sequence[str] = (),
-    freeze: Sequence[str] = (),
-    standardise: Statistics | None = None,
-    engine: str = "portable",
-    seed: int | None = None,
-    checkpoint: str = "full",
-    external_above: int = MOST,
-    add_note: Callable[[str], None] = lambda _: None,
-    library: Path | None = None,
-    naming: Naming = NAMELESS,
-    rows: NDArray[np.float32] | None = None,
-) -> Bundle:
-    """Build a bundle from an inference model and publish it as directory `out`.
-
-    The same input gives the same bytes. An older bundle at `out` is replaced, anything else is not.
-
-    Parameters
-    ----------
-    model
-        One float32 input `(batch, ...)` and one float32 output, or several for a function; logits for the
-        classifying losses.
-    out
-        The bundle directory; its parent must exist.
-    loss
-        `cross_entropy`, `mse`, `bce_with_logits` or `l1`, the mean over the batch; a `CrossEntropy` with
-        weights of classes; or a `FunctionLoss`.
-    optimizer
-        `adamw`, `adamw_pytorch`, `sgd` or `sgd_momentum` with its defaults, or an `Optimizer`.
-    train
-        Globs over parameter names, or `last:N` for the N last layers: only what matches is trained.
-        Everything, when empty.
-    freeze
-        The same: what matches is not trained.
-    standardise
-        Statistics that become part of the graphs; with None values go in as they are.
-    engine
-        Engine the bundle is for: `portable` or `native`.
-    seed
-        Noted in the bundle: the seed the model was initialised from, and from which the portable engine
-        draws the noise of its steps.
-    naming
-        Names and units of inputs and outputs; a device refuses a bundle that was built for others.
-    checkpoint
-        `full`, or `nominal`: without the values of parameters, which then are delivered apart, in
-        `parameters.safetensors`.
-    external_above
-        Bytes of parameters from which on they are written into a file of their own, `checkpoint.data`.
-    add_note
-        Receives one line for each change of the model.
-    library
-        An ONNX file with functions for operators of the model that are not ONNX's own.
-    rows
-        Inputs `(n, ...)` on which the network must say the same as before, where it is not standardised;
-        random ones when None.
-
-    Raises
-    ------
-    ConfigError
-        When loss, optimizer or engine is unknown, or a glob matches nothing.
-    UnavailableError
-        With engine `native` where onnxruntime-training is not installed.
-    BundleError
-        When the engine cannot train the model or it does not fit, or `out` is something else.
-    StorageError
-        When it cannot be written.
-    """
-    rule = Optimizer.of(optimizer) if isinstance(optimizer, str) else optimizer
-    check_engine(engine)
-    _check_choice(checkpoint, CHECKPOINTS, "checkpoint")
-    refuse_foreign(out)
-    functions = None if library is None else read_model(library)
-    given = read_model(model, external_above)
-    before, naming = read_model(given), naming.of_model(class_names(given.graph))
-    made = conform(given, all_outputs=keeps_all_outputs(loss), library=functions, add_note=add_note)
-    if standardise is None and library is None and not any(map(is_elsewhere, before.graph.initializer)):
-        check_outputs(before, made, rows, add_note)
-    made.producer_name = "edged"
-    plan = _plan(made, loss, train, freeze, standardise, add_note)
-    _refuse_obstacles(plan, rule, engine)
-    with _staging(out) as staged:
-        if engine == "native":
-            onnxruntime_generator.generate(
-                plan.with_loss(plan.model),
-                trainable=plan.trainable,
-                frozen=plan.frozen,
-                optimizer=rule,
-                out=staged,
+    def _differentiate(self) -> Differentiated:
+        outputs = self.objective.outputs
+        try:
+            source = TrainingGraph(
+                self.network,
+                trainable=self.trainable,
+                frozen=self.frozen,
+                data=self.input,
+                label=self.objective.label,
             )
-        raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
-        onnx.save(inference_form(plan.model), str(staged / INFERENCE))
-        portable = _step_graph(plan, rule, staged, seed or 0) if engine == "portable" else None
-        files = [INFERENCE, *(onnxruntime_generator.FILES if portable is None else portable.models.values())]
-        described = replace(
-            naming.put(_describe(plan, staged, rule.name, seed)),
+        except BundleError:
+            refuse_other_rows(sizes_of(self.model), outputs)  # the likely cause
+            raise
+        refuse_other_rows(source.info.dims, outputs)
+        return Differentiated(source)
+
+    def _obstacles(self) -> list[Obstacle]:
+        request, refused = self.request, {} if self.gradients is None else self.gradients.refused
+        judged = self.network if self.objective.name == CUSTOM else self.model
+        found = [
+            *obstacles(judged, refused, self.trainable, request.engine),
+            *lacking(request.optimizer, request.engine),
+        ]
+        if refused and not found:  # in a named loss
+            raise next(iter(refused.values()))
+        return [*found, TOO_LARGE] if self.elsewhere and request.engine == "portable" else found
+
+    def _write_parameters(self, folder: Path, files: list[str]) -> list[str]:
+        """Write the initial parameters; the file that holds them, where it is one of their own."""
+        trainable, frozen = (values_of(self.model.graph, names) for names in (self.trainable, self.frozen))
+        held = TrainingCheckpoint(trainable, frozen, nominal=self.request.checkpoint == "nominal")
+        name = onnxruntime_generator.CHECKPOINT
+        path = folder / name if name in files else None
+        size = size_of(self.model.graph, (*trainable, *frozen))
+        if held.nominal or size > self.request.external_above:
+            return [set_apart(path, folder / INFERENCE, held)]
+        if path is not None:
+            path.write_bytes(dump(held))
+        return []
+
+    def _description(self, folder: Path, portable: Description | None) -> Bundle:
+        outputs, request = self.objective.outputs, self.request
+        return self.naming.put(Bundle(
+            path=folder,
+            edged=__version__,
+            loss=self.objective.name,
+            loss_options=self.objective.options,
+            optimizer=request.optimizer.name,
+            input=self.input,
+            output=outputs[0],
+            label=self.objective.label,
+            more_outputs=outputs[1:],
+            trainable=tuple(self.trainable),
+            frozen=tuple(self.frozen),
+            standardise=INPUT if is_standardised(self.model.graph) else None,
+            target_standardise=self.target,
+            change_of=() if self.statistics is None else self.statistics.change_of,
+            opset=opset_of(self.model),
+            seed=request.seed,
+            made_with=made_with(),
             portable=None if portable is None else portable.to_json(),
-            engine=engine,
-            change_of=() if standardise is None else standardise.change_of,
-        )
-        added = _checkpoint(plan, staged, files, checkpoint, external_above)
-        seal(described, [*files, *added])
-        publish(staged, out)
-    return Bundle.open(out, verify=False)
+            engine=request.engine,
+        ))  # fmt: skip
 
 
-def check_engine(name: str) -> None:
-    """Raise ConfigError when there is no such engine."""
-    _check_choice(name, ENGINES, "engine")
+def _statistics(
+    model: onnx.ModelProto, request: BuildRequest, add_note: AddNote
+) -> tuple[Statistics | None, NDArray[np.float32] | None]:
+    """Return the statistics to put into the graphs, if any, and the recorded rows."""
+    given = request.standardise
+    if given is None:
+        given = model.producer_name == UNTRAINED
+        if not given and is_standardised(model.graph):
+            add_note(_STANDARDISED)
+        elif not given and not scaling_in_front(model.graph):  # else a note tells of it
+            add_note(_AS_IT_IS)
+    if given is True and (rank := len(shape_of(model.graph.input[0]))) != 2:
+        given = False
+        add_note(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
+    recorded = _recorded(request, add_note)
+    rows = None if recorded is None else np.asarray(recorded.x, np.float32)
+    if given is True:
+        given = _fitted(model, request.loss, recorded)
+    return (given if isinstance(given, Statistics) else None), rows
 
 
-def _check_choice(chosen: str, known: Sequence[str], where: str) -> None:
-    if chosen not in known:
-        raise ConfigError(f"there is no {where} {chosen!r}", where=where, remedy=f"one of {', '.join(known)}")
+def _recorded(request: BuildRequest, add_note: AddNote) -> Recording | None:
+    data, stream = request.data, request.stream
+    if data is None:
+        return None
+    # Imported here: a device that builds its standard bundle reads no recording.
+    from edged.storage.recordings.reader import read_stream
+    from edged.storage.recordings.samples import read_recording
+
+    if stream is not None and stream.joined:
+        recorded = read_recording(data, stream)
+    else:
+        label = None if stream is None else stream.label_path
+        recorded = read_stream(data, features=request.naming.features, label=label)
+    if (left_out := recorded.left_out()) is None:
+        return recorded
+    add_note(left_out)
+    return recorded.finite()
 
 
-def _checkpoint(
-    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int
-) -> list[str]:
-    """Write the initial parameters; the file that holds them, where it is one of their own."""
-    trainable, frozen = (values_of(plan.model.graph, names) for names in (plan.trainable, plan.frozen))
-    held = TrainingCheckpoint(trainable, frozen, nominal=checkpoint == "nominal")
-    path = staged / onnxruntime_generator.CHECKPOINT if onnxruntime_generator.CHECKPOINT in files else None
-    if held.nominal or size_of(plan.model.graph, (*trainable, *frozen)) > external_above:
-        return [set_apart(path, staged / INFERENCE, held)]
-    if path is not None:
-        path.write_bytes(dump(held))
-    return []
-
-
-def _refuse_obstacles(plan: _Plan, optimizer: Optimizer, engine: str) -> None:
-    """Raise BundleError when the engine cannot train the planned model, or not with this optimizer."""
-    judged = plan.with_loss(plan.model) if plan.objective.name == CUSTOM else plan.model
-    if found := [*obstacles(judged, plan.trainable, engine), *lacking(optimizer, engine)]:
-        raise refusal(found)
-
-
-def _step_graph(plan: _Plan, optimizer: Optimizer, staged: Path, seed: int) -> Description:
-    """Write the step graphs; return their description for `bundle.json`."""
-    source = plan.training_graph()
-    made = build_step_graph(source, plan.with_loss(inference_form(plan.model)), optimizer)
-    return add_step_graph(staged, made, source, optimizer, base=staged / INFERENCE, seed=seed)
-
-
-def _plan(
-    model: onnx.ModelProto,
-    loss: Given,
-    train: Sequence[str],
-    freeze: Sequence[str],
-    statistics: Statistics | None,
-    add_note: Callable[[str], None],
-) -> _Plan:
-    trainable, frozen = select(model.graph, train, freeze)
-    _unique(model.graph)
-    target = statistics.target_names if statistics is not None else None
-    if followed := sorted(running_statistics(model.graph)):
-        add_note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
-    own = [] if is_standardised(model.graph) else scaling_in_front(model.graph)
-    if scaling := [name for name in own if name in frozen]:
-        add_note(f"the scaling of the inputs is frozen; `--train '*'` trains it too: {shortened(scaling)}")
-    if statistics is not None:
-        standardise_model(model, statistics)
-        frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]
-    give = [tensor_of(value) for value in model.graph.output]
-    # A loss compares the main output with the label in the network's own units.
-    compared = [give[0].name if target is None else STANDARD_OUTPUT, *(tensor.name for tensor in give[1:])]
-    chosen = objective(model, give, compared, loss)
-    warn_about_probabilities(model.graph, chosen.name, add_note)
-    if target is not None and chosen.name not in (*MEASURING, CUSTOM):
+def _fitted(model: onnx.ModelProto, loss: Loss, recorded: Recording | None) -> Statistics:
+    """Return the statistics of a recording; neutral ones without."""
+    refuse_open(model.graph)
+    width, outputs = (_width(value) for value in (model.graph.input[0], model.graph.output[0]))
+    reconstruct = model.graph.output[0].name == "reconstruction"
+    values = loss.name in MEASURING and not reconstruct
+    if recorded is None:
+        return Statistics.identity(width, outputs if values else None, reconstruct=reconstruct)
+    if recorded.x.shape[1] != width:
         raise ConfigError(
-            f"a class cannot be standardised: loss {chosen.name}", where="statistics.target_mean"
+            f"the data has {recorded.x.shape[1]} features, the model takes {width}",
+            where="data",
+            remedy="a model of windows wants windows: X of the shape (n, rows, channels)",
         )
-    refuse_taken(model.graph, [chosen.label.name])
-    return _Plan(model, chosen, tensor_of(model.graph.input[0]), target, trainable, frozen)
+    fitted = dict(zip(("mean", "scale"), _moments(recorded.x), strict=True))
+    if values and recorded.y is not None:
+        y = np.asarray(recorded.y, np.float32).reshape(len(recorded.x), -1)
+        fitted |= dict(zip(("target_mean", "target_scale"), _moments(y), strict=True))
+    return Statistics.of(fitted, reconstruct=reconstruct)
 
 
-def _unique(graph: onnx.GraphProto) -> None:
+def _width(value: onnx.ValueInfoProto) -> int:
+    return math.prod(axis.dim_value for axis in value.type.tensor_type.shape.dim[1:])
+
+
+def _moments(values: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[list[float], list[float]]:
+    moments = RunningMoments(len(values))
+    moments.update(values)
+    mean, scale = moments.scale()
+    return mean.tolist(), scale.tolist()
+
+
+def _refuse_twins(graph: onnx.GraphProto) -> None:
     seen: set[str] = set()
     for tensor in graph.initializer:
         if tensor.name in seen:
             raise BundleError("two parameters have the same name", where=tensor.name)
         seen.add(tensor.name)
-
-
-def _describe(plan: _Plan, staged: Path, optimizer: str, seed: int | None) -> Bundle:
-    return Bundle(
-        path=staged,
-        edged=__version__,
-        loss=plan.objective.name,
-        loss_options=plan.objective.options,
-        optimizer=optimizer,
-        input=plan.input,
-        output=plan.output,
-        label=plan.objective.label,
-        more_outputs=plan.objective.outputs[1:],
-        trainable=tuple(plan.trainable),
-        frozen=tuple(plan.frozen),
-        standardise=INPUT if is_standardised(plan.model.graph) else None,
-        target_standardise=plan.target,
-        opset=opset_of(plan.model),
-        seed=seed,
-        made_with=made_with(),
-    )
 
 
 @contextmanager

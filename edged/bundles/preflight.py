@@ -1,25 +1,23 @@
 """What cannot be trained, or would be trained wrongly, found before anything is built.
 
-A trial differentiates the network. For the native engine every operator that a gradient must come through is
-looked at besides: upstream's builder has none for some, dies of others, or gets them wrong without a word.
+For the native engine every operator that a gradient must come through is looked at besides: upstream's
+builder has none for some, dies of others, or gets them wrong without a word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.bundles.autodiff.forms import plain_forms
-from edged.bundles.autodiff.reverse import active_tensors, differentiated, write_backward, write_forward
+from edged.bundles.autodiff.reverse import active_tensors, differentiated
 from edged.bundles.autodiff.rules.recurrent import STATES, more_than_plain
-from edged.bundles.autodiff.shapes import constants, examine, kinds_of
-from edged.bundles.autodiff.tape import BATCH, Adjoint, Tape
-from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names, consumed
-from edged.bundles.graph.external_data import is_elsewhere
+from edged.bundles.autodiff.shapes import constants, kinds_of
+from edged.bundles.autodiff.tape import BATCH, Dims
+from edged.bundles.graph.edit import CONTRIB_DOMAIN, consumed
 from edged.bundles.graph.writer import attributes_of
-from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
+from edged.domain.bundle_contents import Tensor
 from edged.domain.training.message import Message
 from edged.domain.training.optimizers import Optimizer
 from edged.errors import BundleError
@@ -70,21 +68,32 @@ class Obstacle(Message):
     what: str
     remedy: str
 
+    @classmethod
+    def of(cls, problem: BundleError) -> Obstacle:
+        """Return what stopped a build as a finding."""
+        node = problem.where.removeprefix("node ") if problem.where.startswith("node ") else ""
+        what = problem.what if node or not problem.where else f"{problem.where}: {problem.what}"
+        return cls(node, "", what, problem.remedy)
+
     def error(self) -> BundleError:
         """The finding as the error of a build."""
         what = f"operator {self.operator} {self.what}" if self.operator else self.what
         return BundleError(what, where=f"node {self.node}" if self.node else "", remedy=self.remedy)
 
 
-def obstacles(model: onnx.ModelProto, trainable: Sequence[str], engine: str) -> list[Obstacle]:
-    """What keeps an engine from training these parameters of a model that `conform` returned, by node."""
+TOO_LARGE = Obstacle(
+    "", "", "the parameters are more than a step graph can be made from", "build with --engine native"
+)
+
+
+def obstacles(
+    model: onnx.ModelProto, refused: Mapping[str, BundleError], trainable: Sequence[str], engine: str
+) -> list[Obstacle]:
+    """Return what keeps an engine from training these parameters of a model, by node.
+
+    `refused` is why no gradient comes through a node, by its name, as differentiation found.
+    """
     found = _native_obstacles(model, trainable) if engine == "native" else {}
-    if any(map(is_elsewhere, model.graph.initializer)):
-        if engine == "native":
-            return [*found.values()]
-        what = "the parameters are more than a step graph can be made from"
-        return [Obstacle("", "", what, "build with --engine native")]
-    refused = _refused(model, trainable)
     for node in model.graph.node:
         if problem := refused.get(node.name):
             what = problem.what.removeprefix(f"operator {node.op_type} ")
@@ -103,22 +112,12 @@ def _native_obstacles(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[
     return found
 
 
-def _refused(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[str, BundleError]:
-    """What a trial finds that differentiates the network alone, by the names of the nodes."""
-    made = plain_forms(model)
-    info = examine(made, parameter_names(model.graph))
-    nodes, ends = list(made.graph.node), [value.name for value in made.graph.output]
-    for name in ends:
-        rows = info.dims.get(name, ())[:1]  # a loss is one number
-        if rows not in ((), (BATCH,)):
-            raise BundleError(f"the output has {rows[0]} rows", where=name,
+def refuse_other_rows(dims: Mapping[str, Dims], outputs: Iterable[Tensor]) -> None:
+    """Raise BundleError when an output has another number of rows than the batch."""
+    for output in outputs:
+        if (rows := dims.get(output.name, ())[:1]) not in ((), (BATCH,)):
+            raise BundleError(f"the output has {rows[0]} rows", where=output.name,
                               remedy="export the model with as many as the input has")  # fmt: skip
-    active = active_tensors(nodes, trainable, ends, info.kinds)
-    tape = Tape(info, all_names(made.graph), active=active, trainable=trainable)
-    refused: dict[str, BundleError] = {}
-    write_forward(nodes, tape, refused)
-    write_backward(nodes, {name: Adjoint("", info.dims.get(name, ())) for name in ends}, tape, refused)
-    return refused
 
 
 def _way(model: onnx.ModelProto, trainable: Iterable[str]) -> list[onnx.NodeProto]:

@@ -85,8 +85,10 @@ def artifacts_build(
 ) -> None:
     """Build a bundle from MODEL.onnx: training, eval and optimizer graphs, checkpoint and base model."""
     bundles.require()
-    from edged.bundles.commands import build_from_file
+    from edged.bundles.build import BuildRequest, build
     from edged.bundles.graph.naming import Naming
+    from edged.bundles.inspect import inspect
+    from edged.bundles.losses.objective import parse
     from edged.config.loader import load_stream
     from edged.domain.training.optimizers import Optimizer
     from edged.storage.models.bundles import refuse_foreign
@@ -95,15 +97,24 @@ def artifacts_build(
     check_directory(out, "*", force=force)
     stream = None if config is None else load_stream(config, of_stream)
     naming = Naming() if stream is None else Naming.of(stream.to_schema())
-    rule = Optimizer.of(optimizer, weight_decay=weight_decay, clip_norm=clip_norm, momentum=momentum)
-    report = build_from_file(
-        model, out, loss=loss, optimizer=rule, train=train or [], freeze=freeze or [], data=data,
-        standardise=standardise, engine=engine,
-        class_weights=class_weights, ignore_index=ignore_index, label_smoothing=label_smoothing,
-        checkpoint=checkpoint, library=library, sequence=sequence,
-        naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
+    request = BuildRequest(
+        model=model,
+        loss=parse(loss, class_weights, ignore_index, label_smoothing),
+        optimizer=Optimizer.of(optimizer, weight_decay=weight_decay, clip_norm=clip_norm, momentum=momentum),
+        train=train or (),
+        freeze=freeze or (),
+        engine=engine,
+        standardise=standardise,
+        data=data,
         stream=stream,
-    )  # fmt: skip
+        naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
+        library=library,
+        sequence=sequence,
+        checkpoint=checkpoint,
+    )
+    notes: list[str] = []
+    build(request, out, notes.append)
+    report = replace(inspect(out), notes=tuple(notes))
     print_json(report.to_json()) if as_json else output.show_bundle(report)
 
 
@@ -122,14 +133,26 @@ def artifacts_check(
 ) -> None:
     """Check whether an engine can train a model, and what to change if not. Writes nothing."""
     bundles.require()
-    from edged.bundles.commands import check
+    from edged.bundles.build import BuildRequest, check
+    from edged.bundles.losses.objective import parse
     from edged.domain.training.optimizers import Optimizer
 
-    report = check(
-        model, loss=loss, optimizer=Optimizer.of(optimizer), train=train or [],
-        freeze=freeze or [], engine=engine, standardise=standardise, library=library, sequence=sequence,
-    )  # fmt: skip
-    print_json(report.to_json()) if as_json else output.show_check(report)
+    request = BuildRequest(
+        model=model,
+        loss=parse(loss),
+        optimizer=Optimizer.of(optimizer),
+        train=train or (),
+        freeze=freeze or (),
+        engine=engine,
+        standardise=standardise,
+        library=library,
+        sequence=sequence,
+    )
+    report = check(request)
+    if as_json:
+        print_json({"model": str(model), **report.to_json()})
+    else:
+        output.show_check(model, report)
     if not report.ok:
         raise typer.Exit(1)
 
@@ -255,13 +278,12 @@ def artifacts_params(
 ) -> None:
     """Show, read and set the parameters and properties of a bundle."""
     bundles.require()
-    from edged.bundles import commands
     from edged.bundles.export import parameters
 
     if get is not None:
         if out is not None:
             check_file(out, force=force)
-        commands.write_parameter(bundle, get, out)
+        parameters.write_parameter(bundle, get, out)
         return
     if get_property is not None:
         value = parameters.get_property(bundle, get_property)
@@ -269,7 +291,7 @@ def artifacts_params(
         return
     if put or put_property:
         properties = dict(map(parameters.parse_property, put_property or []))
-        parameters.put(bundle, commands.read_parameters(put or []), properties)
+        parameters.put(bundle, parameters.read_parameters(put or []), properties)
     report = parameters.describe(bundle)
     print_json(report.to_json()) if as_json else output.show_parameters(str(bundle), report)
 
@@ -345,7 +367,7 @@ def model_new(
 ) -> None:
     """Build a small network without PyTorch."""
     bundles.require()
-    from edged.bundles.commands import Inputs, new_model
+    from edged.bundles.new_model import Inputs, new_model
 
     check_file(out, force=force)
     shape = Inputs.parse(inputs, window, channels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from edged.charts.figures import change, figure, percent, plain, size
 from edged.domain.text import when as _when
 
 if TYPE_CHECKING:
-    from edged.bundles.commands import BuildCheck
+    from edged.bundles.build import BuildCheck
     from edged.bundles.export.export import ExportReport
     from edged.bundles.export.parameters import ParametersReport
     from edged.bundles.inspect import BundleReport, Parameter
@@ -238,10 +239,10 @@ def _listed(value: Any) -> str:
     return ":".join(f"{part:g}" for part in (value if isinstance(value, list) else [value]))
 
 
-def show_check(report: BuildCheck) -> None:
+def show_check(model: Path, report: BuildCheck) -> None:
     """Print the findings of `edged artifacts check`."""
     can = "can train it" if report.ok else "cannot train it as it is"
-    say(f"{report.model}: the {report.engine} engine {can}")
+    say(f"{model}: the {report.engine} engine {can}")
     for finding in report.findings:
         where = f"node {finding.node}: " if finding.node else ""
         operator = f"operator {finding.operator} " if finding.operator else ""

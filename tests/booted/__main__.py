@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.errors import EdgedError
 from tests.booted import steps
@@ -17,6 +16,7 @@ from tests.booted.machine import Container, check_machine, install
 from tests.booted.packages import checkout, packages
 from tests.booted.publish import WIDTH
 from tests.booted.site import Site
+from tests.building import build
 
 
 def say(what: str) -> None:

@@ -9,8 +9,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edged.bundles.build import build
-from edged.bundles.commands import build_from_file, check
 from edged.bundles.source.axes import fix_sequence
 from edged.domain.protocols import LearningRate
 from edged.domain.training.optimizers import Optimizer
@@ -19,6 +17,7 @@ from edged.engines.inference import InferenceModel
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
+from tests.building import build, check
 from tests.networks import Network
 
 LENGTH, FEATURES, HIDDEN = 6, 3, 4
@@ -71,13 +70,11 @@ def test_an_open_length_is_fixed_by_the_option(
     onnx.save(given, str(file))
     with pytest.raises(BundleError, match=r"^the length of axis .* is open.*--sequence LENGTH"):
         build(given, tmp_path / "b", loss="cross_entropy", engine="portable")
-    told = build_from_file(
-        file, tmp_path / "b", loss="cross_entropy", optimizer=ADAMW, train=[], freeze=[], data=None,
-        standardise=None, engine="portable", sequence=LENGTH,
-    )  # fmt: skip
-    assert f"the length of {fixed} is fixed: {LENGTH}" in (told.notes or ())
-    checked = check(file, loss="cross_entropy", optimizer=ADAMW, engine="portable", sequence=LENGTH)
-    assert (checked.ok, checked.notes) == (True, told.notes)
+    notes: list[str] = []
+    build(file, tmp_path / "b", loss="cross_entropy", sequence=LENGTH, add_note=notes.append)
+    assert f"the length of {fixed} is fixed: {LENGTH}" in notes
+    checked = check(file, loss="cross_entropy", sequence=LENGTH)
+    assert (checked.ok, list(checked.notes)) == (True, notes)
     expected = outputs(recurrent("rows", LENGTH, FEATURES), X)
     assert_it_answers_and_learns(Bundle.open(tmp_path / "b"), expected)
 
@@ -98,7 +95,7 @@ def test_several_open_lengths_are_refused_by_name(tmp_path: Path) -> None:
         fix_sequence(given, LENGTH, pytest.fail)
     onnx.save(given, str(tmp_path / "m.onnx"))
     for sequence in (None, LENGTH):
-        found = check(tmp_path / "m.onnx", loss="mse", optimizer=ADAMW, sequence=sequence).findings
+        found = check(tmp_path / "m.onnx", loss="mse", sequence=sequence).findings
         assert [each.what.startswith("several lengths") for each in found] == [True]
 
 
@@ -143,10 +140,10 @@ def test_an_output_with_time_before_the_batch_is_turned_too(tmp_path: Path) -> N
 def test_windows_are_not_standardised(tmp_path: Path) -> None:
     onnx.save(recurrent(LENGTH, "rows", FEATURES, time_first=True), str(tmp_path / "m.onnx"))
     np.savez(tmp_path / "d.npz", X=X, y=np.zeros(len(X), np.int64))
-    told = build_from_file(
-        tmp_path / "m.onnx", tmp_path / "b", loss="cross_entropy", optimizer=ADAMW, train=[], freeze=[],
-        data=tmp_path / "d.npz", standardise=True, engine="portable",
+    notes: list[str] = []
+    told = build(
+        tmp_path / "m.onnx", tmp_path / "b", loss="cross_entropy", data=tmp_path / "d.npz",
+        standardise=True, add_note=notes.append,
     )  # fmt: skip
     assert told.standardise is None
-    assert told.notes is not None
-    assert told.notes[0].startswith("inputs are taken as they are: standardisation is for (batch, n)")
+    assert notes[0].startswith("inputs are taken as they are: standardisation is for (batch, n)")

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.losses.objective import FunctionLoss
 from edged.engines import open_engine
 from edged.errors import BundleError, ConfigError, UnavailableError
+from tests.building import build
 from tests.installed import ENGINES, built_for_each, needs_native
 
 RNG = np.random.default_rng(11)

@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.bundles.step_graph.portable import MODELS
 from edged.engines.native import api as training_api
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.bundles.models import chain
 from tests.installed import ENGINES, needs_native
 
@@ -58,7 +58,7 @@ def test_it_trains_with_the_runtimes_own_api(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path, engine: str) -> None:
     code = (
-        "import sys; from pathlib import Path; from edged.bundles.build import build\n"
+        "import sys; from pathlib import Path; from tests.building import build\n"
         "from edged.bundles.graph.templates import mlp\n"
         "from edged.bundles.source.standardise import Statistics\n"
         "for i in range(2):\n"
@@ -190,7 +190,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_nothing_behind(tmp_path: Path)
     """The child may not write files larger than 4 KB, which is where the disk is full for it."""
     code = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from edged.bundles.build import build; from edged.bundles.graph.templates import mlp\n"
+        "from tests.building import build; from edged.bundles.graph.templates import mlp\n"
         "from edged.errors import EdgedError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"

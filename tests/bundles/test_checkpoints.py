@@ -16,7 +16,6 @@ import pytest
 import safetensors.numpy
 from onnx import TensorProto, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
 from edged.bundles.source.standardise import Statistics
@@ -31,6 +30,7 @@ from edged.engines.native import checkpoint
 from edged.engines.onnx.fields import whole_model
 from edged.errors import BundleError, CorruptError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.commands import write_config
 from tests.device.gates import Gate
 from tests.device.linear import SCHEMA

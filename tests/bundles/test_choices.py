@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.source.known import fold_choices
 from edged.bundles.source.normalise import conform, parameter_names
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.runtime import ort
 from edged.errors import BundleError
+from tests.building import build
 from tests.bundles.autodiff.cases import Case, ints, of
 from tests.bundles.autodiff.oracle import judge
 

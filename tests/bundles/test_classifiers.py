@@ -11,13 +11,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.naming import Naming
 from edged.bundles.source.normalise import read_model
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError, ConfigError
+from tests.building import build
 from tests.bundles.models import chain
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import inspect
 from edged.bundles.losses.named import SMALL, CrossEntropy
@@ -17,6 +16,7 @@ from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import ConfigError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.commands import edged
 from tests.installed import ENGINES, built_for_each
 

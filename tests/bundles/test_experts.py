@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.bundles.__main__ import build_standard
+from edged.bundles.build import build
 from edged.bundles.graph.templates import experts
+from edged.bundles.standard_network import request_of
 from edged.domain.child_orders import CONTEXT, StandardBundleOrder, StandardNetwork
 from edged.domain.judging.outputs import probabilities
 from edged.domain.protocols import LearningRate
@@ -28,8 +29,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 def ordered(out: Path, engine: str) -> Bundle:
     network = StandardNetwork("classify", WIDTH, CLASSES, "experts", (1, FEATURES), (16,), 0, CONTEXT)
-    build_standard(StandardBundleOrder(network, out, engine=engine, label_smoothing=0.1))
-    return Bundle.open(out)
+    return build(request_of(StandardBundleOrder(network, out, engine=engine, label_smoothing=0.1)), out)
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_each_learns_what_it_can_see(engine: str, tmp_path: Path) -> None:
 
 def test_a_model_of_one_part_has_no_experts(tmp_path: Path) -> None:
     out = tmp_path / "bundle"
-    build_standard(StandardBundleOrder(StandardNetwork("classify", 3, 2, "mlp", (1, 3), (4,)), out))
-    model = InferenceModel(Bundle.open(out).inference_model)
+    order = StandardBundleOrder(StandardNetwork("classify", 3, 2, "mlp", (1, 3), (4,)), out)
+    model = InferenceModel(build(request_of(order), out).inference_model)
     assert model.experts == 0
     with pytest.raises(ModelError, match="no experts"):
         model.predict_experts(np.zeros((1, 3), np.float32))

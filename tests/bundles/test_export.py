@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edged import __version__
-from edged.bundles.build import build
 from edged.bundles.export.export import ExportReport, ExportRequest, export
 from edged.bundles.export.upstream_tools import quantised
 from edged.bundles.graph.naming import Naming
@@ -23,6 +22,7 @@ from edged.engines.onnx.metadata import input_width, with_metadata
 from edged.engines.portable.engine import PortableEngine
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
+from tests.building import build
 from tests.bundles.models import model
 from tests.commands import edged
 from tests.installed import needs_native

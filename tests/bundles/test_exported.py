@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.inspect import verify
 from edged.bundles.source.standardise import Statistics
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError
+from tests.building import build
 
 EXPORTED = Path(__file__).parent / "exported"
 TRAINABLE = [

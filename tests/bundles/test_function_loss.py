@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.inspect import verify
 from edged.bundles.losses.objective import FunctionLoss
@@ -19,6 +18,7 @@ from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, gradients, numerical
 from tests.commands import strict_json
 from tests.installed import ENGINES, built_for_each

@@ -10,7 +10,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.axes import fix_sequence
 from edged.domain.protocols import LearningRate
@@ -18,6 +17,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.runtime import ort
 from edged.errors import BundleError
+from tests.building import build
 from tests.networks import in_precision
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import onnx
 import pytest
 from onnx import helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.inspect import inspect, verify
 from edged.bundles.source.standardise import Statistics
 from edged.domain.bundle_contents import Tensor
 from edged.engines.native import api
 from edged.errors import BundleError, CorruptError, EdgedError
+from tests.building import build
 from tests.installed import ENGINES, needs_native
 from tests.networks import INPUT, Network
 from tests.zoo import ZOO

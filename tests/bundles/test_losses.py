@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines.portable.engine import PortableEngine
+from tests.building import build
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((6, 4)).astype(np.float32)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.templates import cnn1d, mlp
 from edged.config.loader import load
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.commands import edged, write_config
 
 PRESS: dict[str, Any] = {"features": ["temp", "vib.x", "vib.y"], "classes": ["ok", "worn"]}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import onnx
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.export.upstream_tools import required_operators
 from edged.bundles.graph.templates import gru, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.errors import ConfigError
+from tests.building import build
 from tests.commands import edged
 from tests.installed import needs_native
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.config import loader
 from edged.config.training import OptimizerConfig
@@ -18,6 +17,7 @@ from edged.domain.training.optimizers import DEFAULTS, OPTIMIZERS, OPTIONS, Opti
 from edged.engines.portable.description import Description
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.commands import edged, write_config
 
 

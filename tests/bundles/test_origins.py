@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.edit import opset_of
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.normalise import conform
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.models import chain, model
 from tests.installed import ENGINES, built_for_each, needs_native

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
-from edged.bundles.commands import read_parameters, write_parameter
 from edged.bundles.export import parameters
+from edged.bundles.export.parameters import read_parameters, write_parameter
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
 from edged.bundles.source.standardise import Statistics
@@ -20,6 +19,7 @@ from edged.engines.native import api as training_api
 from edged.engines.native import checkpoint
 from edged.errors import BundleError, ConfigError, CorruptError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.commands import edged, strict_json
 from tests.installed import needs_native
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +13,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
-from edged.bundles.commands import BuildCheck, check
-from edged.bundles.preflight import DERIVED, obstacles
+from edged.bundles.build import BuildCheck
+from edged.bundles.preflight import DERIVED, Obstacle
 from edged.bundles.source.normalise import conform
-from edged.domain.training.optimizers import Optimizer
 from edged.engines.native import api
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, ConfigError, UnavailableError
+from tests.building import build, check
 from tests.bundles.models import chain, model
 from tests.installed import ENGINES, built_for_each, needs_native
 from tests.networks import Network
@@ -30,10 +30,15 @@ def weight(name: str, *shape: int) -> onnx.TensorProto:
     return numpy_helper.from_array(np.random.default_rng(0).standard_normal(shape).astype(np.float32), name)
 
 
+def obstacles(given: onnx.ModelProto, train: list[str], engine: str) -> list[Obstacle]:
+    return [*check(given, train=train, engine=engine).findings]
+
+
 def findings(given: onnx.ModelProto, *train: str, engine: str = "portable") -> list[tuple[str, str]]:
-    conformed = conform(given)
-    names = list(train) or [tensor.name for tensor in conformed.graph.initializer if tensor.data_type == 1]
-    return [(found.node, found.operator) for found in obstacles(conformed, names, engine)]
+    names = list(train) or [
+        tensor.name for tensor in conform(copy.deepcopy(given)).graph.initializer if tensor.data_type == 1
+    ]
+    return [(found.node, found.operator) for found in obstacles(given, names, engine)]
 
 
 def two_without_a_gradient() -> onnx.ModelProto:
@@ -49,7 +54,7 @@ def two_without_a_gradient() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("engine", ["native", "portable"])
 def test_every_node_is_told_with_what_to_train_instead(tmp_path: Path, engine: str) -> None:
-    found = obstacles(conform(two_without_a_gradient()), ["w", "m", "v"], engine)
+    found = obstacles(two_without_a_gradient(), ["w", "m", "v"], engine)
     assert [(item.node, item.operator) for item in found] == [("first", "Sinh"), ("second", "Atan")]
     assert ["--train last:2;" in found[0].remedy, "--train last:1;" in found[1].remedy] == [True, True]
     with pytest.raises(
@@ -66,9 +71,7 @@ def test_every_node_is_told_with_what_to_train_instead(tmp_path: Path, engine: s
 @pytest.mark.parametrize("name", ["mlp", "mlp_residual", "cnn2d", "lstm"])
 def test_nothing_is_found_in_what_both_engines_train(name: str, engine: str) -> None:
     entry = ZOO[name]
-    conformed = conform(entry.make(True))
-    names = [t.name for t in conformed.graph.initializer if t.data_type == TensorProto.FLOAT and t.dims]
-    assert obstacles(conformed, [n for n in names if not n.startswith("bn")], engine) == []
+    assert check(entry.make(True), loss=entry.loss, engine=engine).findings == ()
 
 
 def convolved(operator: str, **attributes: Any) -> onnx.ModelProto:
@@ -139,7 +142,7 @@ def test_a_node_that_is_refused_for_its_form_is_told_once_with_the_reason(engine
         helper.make_node("MatMul", ["s", "v"], ["output"]),
     ]
     given = model(nodes, [weight("w", 4, 4), weight("m", 4, 4), weight("v", 4, 2)])
-    found = obstacles(conform(given), ["w", "m", "v"], engine)
+    found = obstacles(given, ["w", "m", "v"], engine)
     assert [item.node for item in found] == ["sum", "curve"]
     assert "its equation has" in found[0].what
 
@@ -233,8 +236,7 @@ def test_the_builder_derives_what_the_table_says_for_pairs(operator: str) -> Non
 
 def checked(folder: Path, given: onnx.ModelProto, **options: Any) -> BuildCheck:
     onnx.save(given, str(folder / "m.onnx"))
-    usual = {"loss": "mse", "optimizer": Optimizer.of("adamw")}
-    return check(folder / "m.onnx", **{**usual, **options})
+    return check(folder / "m.onnx", **options)
 
 
 def test_a_check_tells_what_a_build_would_make(tmp_path: Path) -> None:
@@ -284,6 +286,6 @@ def test_a_check_of_what_is_no_network_for_training(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_that_the_native_engine_has_not(tmp_path: Path) -> None:
-    told = checked(tmp_path, chain(), optimizer=Optimizer.of("sgd_momentum"), engine="native")
+    told = checked(tmp_path, chain(), optimizer="sgd_momentum", engine="native")
     assert not told.ok
     assert told.findings[0].what.startswith("optimizer: the native engine has no ")

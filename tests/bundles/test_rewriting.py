@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.edit import opset_of
 from edged.bundles.source.normalise import conform
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients, gradients, numerical
 from tests.bundles.models import model
 from tests.installed import built_for_each

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import gru, mlp
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.trainable import layers, select
 from edged.errors import ConfigError
+from tests.building import build
 
 EXPORTED = Path(__file__).parent / "exported"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
 import pytest
 
-from edged.bundles.build import build
+from edged.bundles.autodiff.registry import BACKWARD
+from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.edit import subgraphs
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
@@ -16,6 +17,7 @@ from edged.bundles.step_graph.portable import MODELS
 from edged.bundles.step_graph.training_graph import ALONE, PART, grouped
 from edged.domain.training.optimizers import OPTIMIZERS
 from edged.engines.portable.description import Description
+from tests.building import build, check
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -58,3 +60,19 @@ def test_a_very_large_parameter_is_updated_in_parts_that_cover_it() -> None:
     assert [part.size for part in group.parts] == [PART, PART, 7]
     (group,) = grouped({"w": (2 * PART - 1,)})
     assert [part.size for part in group.parts] == [2 * PART - 1]
+
+
+def test_a_network_is_differentiated_once_for_all_forms_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived, rule = list[str](), BACKWARD["Relu"]
+
+    def counted(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], to: Tape) -> list[Adjoint | None]:
+        derived.append(node.name)
+        return rule(node, gradients, to)
+
+    monkeypatch.setitem(BACKWARD, "Relu", counted)
+    build(mlp(5, 3, (8, 8)), tmp_path / "b", loss="cross_entropy")
+    assert (len(derived), len(set(derived))) == (2, 2)
+    assert check(mlp(5, 3, (8, 8)), loss="cross_entropy").ok
+    assert len(derived) == 4

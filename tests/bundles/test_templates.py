@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edged.bundles.commands import Inputs, new_model
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
+from edged.bundles.new_model import Inputs, new_model
 from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,15 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edged.bundles.build import build
-from edged.bundles.commands import build_from_file
 from edged.bundles.graph.templates import mlp
+from edged.bundles.inspect import inspect
 from edged.bundles.source.axes import check_outputs
 from edged.domain.protocols import LearningRate
-from edged.domain.training.optimizers import Optimizer
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
@@ -45,10 +45,12 @@ def trained() -> onnx.ModelProto:
 def built(folder: Path, model: onnx.ModelProto, **options: Any) -> BundleReport:
     onnx.save(model, str(folder / "m.onnx"))
     np.savez(folder / "d.npz", X=X, y=np.zeros(len(X), np.int64))
-    return build_from_file(
-        folder / "m.onnx", folder / "b", loss="cross_entropy", optimizer=Optimizer.of("adamw"),
-        freeze=[], data=folder / "d.npz", engine="portable", **{"standardise": None, "train": [], **options},
+    notes: list[str] = []
+    build(
+        folder / "m.onnx", folder / "b", loss="cross_entropy", data=folder / "d.npz", add_note=notes.append,
+        **{"standardise": None, **options},
     )  # fmt: skip
+    return replace(inspect(folder / "b"), notes=tuple(notes))
 
 
 def says(path: Path) -> np.ndarray:

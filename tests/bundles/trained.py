@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.bundles.build import build
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
+from tests.building import build
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine

@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.cli.doctor import CheckResult, examine
 from edged.config import loader
@@ -28,6 +27,7 @@ from edged.storage.models.bundles import Bundle, seal
 from edged.storage.models.trust import Trust
 from edged.storage.samples.log import SampleLog
 from edged.workbench.demo.broker import free_port
+from tests.building import build
 from tests.commands import edged, write_config
 from tests.installed import needs_native
 

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from edged import logs
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.clock import VirtualClock
 from edged.config import Config
@@ -43,6 +42,7 @@ from edged.mqtt.client.connection import make_client
 from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.topics import Topics
 from edged.trainer.task import LearningTask
+from tests.building import build
 from tests.device.learning_rig import Workshop, task
 
 ROOT = Path(__file__).parents[2]

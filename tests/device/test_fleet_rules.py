@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import yaml
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain.home_assistant import digest
 from edged.signing import new_pair, sign_command
 from edged.storage.models.signatures import sign_bundle
+from tests.building import build
 from tests.deploy.site import Guest, Site
 from tests.running_device import Device
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import MqttConfig
@@ -21,6 +20,7 @@ from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
 from edged.storage.models.bundles import Bundle
 from edged.workbench.demo.broker import free_port
+from tests.building import build
 from tests.coordinator import Coordinator
 from tests.device.web.client import TOKENS, Client, rows, token_files
 from tests.faults.plant import trainer_of

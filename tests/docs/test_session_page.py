@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.storage.models.registry import Registry
+from tests.building import build
 from tests.commands import edged
 from tests.device.linear import GOOD, write
 from tests.running_device import Device, running

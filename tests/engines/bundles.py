@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
+from tests.building import build
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine, LearningRate
@@ -22,7 +22,7 @@ def classifier(
     """5 features, 3 classes, neutral input statistics."""
     return build(
         mlp(5, 3, (16,)), path, loss="cross_entropy", optimizer=optimizer, engine=engine,
-        standardise=Statistics.identity(5) if standardise else None,
+        standardise=Statistics.identity(5) if standardise else False,
     )  # fmt: skip
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.domain.training.optimizers import BETA1, BETA2, EPSILON, LARGEST_SCALE, PERIOD, Optimizer
 from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.installed import needs_native
 
 Arrays = dict[str, np.ndarray]

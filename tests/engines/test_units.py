@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import LearningRate
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
+from tests.building import build
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle

@@ -39,9 +39,9 @@ RUN: dict[str, Any] = {"checkpoint_every": 50, "batch": 16}
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    from edged.bundles.build import build
     from edged.bundles.graph.templates import mlp
     from edged.bundles.source.standardise import Statistics
+    from tests.building import build
 
     path: Path = tmp_path_factory.mktemp("bundles") / "classifier"
     return build(mlp(5, 3, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(5))

@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.engines.inference import InferenceModel
@@ -24,6 +23,7 @@ from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import status_of
 from edged.mqtt.weight_encoding import FILE, unpack
 from edged.signing import new_pair
+from tests.building import build
 from tests.commands import edged
 from tests.running_device import Device, Listener, running, wait_until
 

@@ -18,12 +18,12 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.engines.model_parameters import initial_parameters
 from edged.fleet.coordinator.journal import RoundRecord, read_lineage
+from tests.building import build
 from tests.fleet.senders import FLEET
 from tests.running_device import Device
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.training.trainer_messages import DamagedCheckpoint, LogLine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import NonFiniteError
 from edged.trainer.steps import InterruptedRunError
+from tests.building import build
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
 
 if TYPE_CHECKING:

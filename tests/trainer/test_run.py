@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.judging.outputs import answers
@@ -23,6 +22,7 @@ from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError
 from edged.mqtt import weight_encoding as wire
+from tests.building import build
 from tests.device.learning_rig import CLASSIFY, RecordingEngine, Workshop, losses, rows, task
 from tests.installed import ENGINES
 

@@ -41,7 +41,7 @@ def active_tensors(
             reached.update(name for name in node.output if name and kinds.get(name, _FLOATS[0]) in _FLOATS)
     wanted = set(ends)
     for node in reversed(nodes):
-        if not wanted.isdisjoint(node.output):
+        if any(name in wanted and kinds.get(name, _FLOATS[0]) in _FLOATS for name in node.output):
             wanted.update(differentiated(node))
     return reached & wanted
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,32 @@ def get(path: Path, name: str) -> Floats:
     if name not in held.values:
         raise _unknown(name, held)
     return held.values[name]
+
+
+def write_parameter(bundle: Path, name: str, out: Path | None) -> None:
+    """Write one parameter of a bundle to the file `out` in numpy's format.
+
+    Raises ConfigError without a file, or when there is no such parameter.
+    """
+    if out is None:
+        raise ConfigError("a file is missing", where="-o", remedy="such as -o weight.npy")
+    held = io.BytesIO()
+    np.save(held, get(bundle, name), allow_pickle=False)
+    publish_file(out, held.getvalue())
+
+
+def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """The arrays of `NAME=FILE.npy` by name; ConfigError when that cannot be read."""
+    values = {}
+    for assignment in assignments:
+        name, equals, file = assignment.rpartition("=")
+        if not equals:
+            raise ConfigError(f"{assignment!r} is no NAME=FILE.npy", where="--set")
+        try:
+            values[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as problem:
+            raise ConfigError(f"cannot be read: {problem}", where=file) from problem
+    return values
 
 
 def get_property(path: Path, name: str) -> Property:

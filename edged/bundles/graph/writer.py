@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Shape = tuple[int | None, ...]
 
@@ -36,6 +40,14 @@ class NodeWriter:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._values, self._shapes = values or {}, shapes or {}
         self._taken, self._prefix = set(taken), prefix
+
+    def fork(self) -> Self:
+        """Return a writer that goes on from what is written so far, apart from this one."""
+        made = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list | dict | set):
+                setattr(made, name, value.copy())
+        return made
 
     def body(self) -> NodeWriter:
         """A writer for a graph inside this one, which shares its names and constants.

@@ -20,23 +20,36 @@ OUTPUT = "loss"
 SMALL = 64
 
 
-def check_loss(name: str) -> None:
-    """Raise ConfigError when there is no such loss."""
-    if name not in LOSSES:
-        raise ConfigError(f"there is no loss {name!r}", where="loss", remedy=f"one of {', '.join(LOSSES)}")
+@dataclass(frozen=True)
+class ValueLoss:
+    """`mse`, `l1` or `bce_with_logits`: its mean over all numbers.
 
+    Raises ConfigError when there is no such loss.
+    """
 
-def value_loss_nodes(name: str, output: str, target: str) -> list[onnx.NodeProto]:
-    """The nodes of `mse`, `l1` or `bce_with_logits` between these tensors: its mean, named `loss`."""
-    to = NodeWriter()
-    if name == "bce_with_logits":
-        _binary_cross_entropy(output, target, to)
-    else:
-        to.add("Sub", [output, target], "loss.difference")
-        both = ["loss.difference", "loss.difference"]
-        to.add("Mul", both, "loss.each") if name == "mse" else to.add("Abs", both[:1], "loss.each")
-    to.add("ReduceMean", ["loss.each"], OUTPUT, keepdims=0)
-    return to.nodes
+    name: str
+    options = LossOptions()
+
+    def __post_init__(self) -> None:
+        if self.name not in LOSSES:
+            raise ConfigError(f"there is no loss {self.name!r}", where="loss",
+                              remedy=f"one of {', '.join(LOSSES)}")  # fmt: skip
+
+    def label(self, output: Tensor) -> Tensor:
+        """Return the label for a model output: values of the same shape."""
+        return Tensor("target", output.shape, "float32")
+
+    def nodes(self, prediction: Tensor, label: str) -> list[onnx.NodeProto]:
+        """Return the nodes of the loss between these tensors; what they come to is named `loss`."""
+        to = NodeWriter()
+        if self.name == "bce_with_logits":
+            _binary_cross_entropy(prediction.name, label, to)
+        else:
+            to.add("Sub", [prediction.name, label], "loss.difference")
+            both = ["loss.difference", "loss.difference"]
+            to.add("Mul", both, "loss.each") if self.name == "mse" else to.add("Abs", both[:1], "loss.each")
+        to.add("ReduceMean", ["loss.each"], OUTPUT, keepdims=0)
+        return to.nodes
 
 
 def _binary_cross_entropy(output: str, target: str, to: NodeWriter) -> None:

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import DTYPES, all_names, refuse_taken, shape_of, subgraphs, value_info
 from edged.bundles.graph.writer import NodeWriter
-from edged.bundles.losses.named import OUTPUT, CrossEntropy, ExpertsCrossEntropy, check_loss, value_loss_nodes
+from edged.bundles.losses.named import OUTPUT, CrossEntropy, ExpertsCrossEntropy, ValueLoss
 from edged.bundles.source.normalise import parameter_names
 from edged.domain.bundle_contents import LossOptions, Tensor
 from edged.engines.native import api
@@ -157,10 +157,8 @@ class BuiltLoss:
         return to.nodes
 
 
-Given: TypeAlias = str | CrossEntropy | FunctionLoss
-"""A loss by its name, with options, or as a function."""
-
-_CLASSES = "cross_entropy"
+Loss: TypeAlias = ValueLoss | CrossEntropy | FunctionLoss
+_CLASSES = CrossEntropy.name
 
 
 @dataclass(frozen=True)
@@ -186,47 +184,40 @@ class Objective:
         return OUTPUT
 
 
-def keeps_all_outputs(loss: Given) -> bool:
+def keeps_all_outputs(loss: Loss) -> bool:
     """Whether the model keeps all of its outputs for this loss; else it must have one."""
     return isinstance(loss, (FunctionLoss, ExpertsCrossEntropy))
 
 
 def objective(
-    model: onnx.ModelProto, outputs: Sequence[Tensor], compared: Sequence[str], loss: Given
+    model: onnx.ModelProto, outputs: Sequence[Tensor], compared: Sequence[str], loss: Loss
 ) -> Objective:
-    """The loss that is asked for, behind these outputs of the model.
+    """Put a loss behind these outputs of the model.
 
     `compared` are the tensors that the loss sees in place of them.
 
-    Raises ConfigError when there is no such loss; BundleError when it does not fit its output.
+    Raises BundleError or ConfigError when it does not fit its output.
     """
     if isinstance(loss, FunctionLoss):
         built = loss.build(model, compared)
         return Objective(loss.name, tuple(outputs), built.label, built.nodes)
-    seen = replace(outputs[0], name=compared[0])
-    if loss == _CLASSES:
-        loss = CrossEntropy()
-    if isinstance(loss, CrossEntropy):
-        return Objective(
-            loss.name, tuple(outputs), loss.label(outputs[0]), partial(loss.nodes, seen), loss.options
-        )
-    check_loss(loss)
-    label = Tensor("target", outputs[0].shape, "float32")
-    return Objective(loss, tuple(outputs), label, partial(value_loss_nodes, loss, seen.name))
+    write = partial(loss.nodes, replace(outputs[0], name=compared[0]))
+    return Objective(loss.name, tuple(outputs), loss.label(outputs[0]), write, loss.options)
 
 
 def parse(
     text: str, class_weights: str | None = None, ignore_index: int | None = None, label_smoothing: float = 0.0
-) -> Given:
-    """The loss that `--loss` names: `mse`; or `losses.py:huber`, `package.module:huber`.
+) -> Loss:
+    """Return the loss that `--loss` names: `mse`; or `losses.py:huber`, `package.module:huber`.
 
     `class_weights` such as `1,2,0.5`, `ignore_index` and `label_smoothing` are for cross_entropy.
 
     Raises ConfigError when the text is no loss, or one without classes to weigh; UnavailableError for a block
     of onnxruntime-training, where that is not installed.
     """
-    if class_weights is None and ignore_index is None and not label_smoothing:
-        return FunctionLoss(text) if ":" in text else text
+    plain = class_weights is None and ignore_index is None and not label_smoothing
+    if plain and text != _CLASSES:
+        return FunctionLoss(text) if ":" in text else ValueLoss(text)
     if text != _CLASSES:
         raise ConfigError(f"loss {text} has no classes to weigh or to smooth", where="--loss",
                           remedy=f"use {_CLASSES}")  # fmt: skip

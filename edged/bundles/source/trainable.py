@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LAST = re.compile(r"last:([1-9][0-9]*)")
 # What gives a parameter in another form: the node behind it is the layer.
+_SCALED = ("QuantizeLinear", "DequantizeLinear", "QLinear", "QGemm")
 _FORMS = {"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 
 
@@ -28,7 +29,8 @@ def select(
 
     Both lists hold globs, or `last:N` for the N last layers: only what matches `train` is trained, everything
     when it is empty, but for what matches `freeze` and a scaling of the input in front of the network.
-    Running statistics never are, nor those of a standardisation that the model has from an earlier build.
+    Running statistics never are, nor scales of quantised layers, nor what is left of a standardisation of an
+    earlier build.
 
     Raises BundleError when there are no parameters; ConfigError when a glob matches nothing, there are not as
     many layers, or nothing is left to train.
@@ -37,7 +39,7 @@ def select(
     if not names:
         raise BundleError("the model has no float32 parameters", where=str(graph.name))
     wanted = _matching(graph, train, "train") if train else names
-    fixed = running_statistics(graph).union(_matching(graph, freeze, "freeze"))
+    fixed = running_statistics(graph).union(_scales(graph), _matching(graph, freeze, "freeze"))
     if is_standardised(graph):
         fixed.update(*(map(str, names.values()) for names in (INPUT, TARGET)))
     elif not train:
@@ -48,6 +50,11 @@ def select(
             "nothing is left to train", where="freeze", remedy=f"parameters: {shortened(names, 20)}"
         )
     return trainable, [name for name in names if name not in trainable]
+
+
+def _scales(graph: onnx.GraphProto) -> set[str]:
+    """Return names of what quantised operators read: scales belong to their numbers, and are not trained."""
+    return {str(name) for node in graph.node if node.op_type.startswith(_SCALED) for name in node.input}
 
 
 def layers(graph: onnx.GraphProto) -> list[list[str]]:

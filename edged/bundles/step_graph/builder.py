@@ -50,23 +50,95 @@ class StepGraph:
     remembered: dict[str, str]
 
 
-def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
-    """The step graphs of a network with its loss; `evaluation` is the same without dropout.
+class Differentiated:
+    """A network with its loss, and the gradients of its parameters: what all forms of a step have in common.
 
-    Raises BundleError when no gradient comes through an operator, naming its node.
+    Attributes
+    ----------
+    tape
+        Forward and backward pass as they were written.
+    loss
+        Name of the loss, scaled by the weights of the rows.
+    refused
+        Why no gradient comes through a node, by the name of the node. Only without any can steps be built.
     """
-    step = StepWriter(source, optimizer)
-    models = {
-        "step": step.model(),
-        "carry": StepWriter(source, optimizer, carry=True).model(),
-        "guided": StepWriter(source, optimizer, carry=True, guided=True).model(),
-        "evaluation": _evaluation_model(source, evaluation),
-    }
-    return StepGraph(models, step.to.noise_width, {name: _renewed(name) for name in step.to.remembered})
+
+    def __init__(self, source: TrainingGraph) -> None:
+        self.source = source
+        self.tape = to = Tape(
+            source.info,
+            source.names,
+            active=source.active,
+            trainable=[name for group in source.groups for name, _ in group.parameters],
+            loss=LOSS if source.is_mean else "",
+        )
+        self.refused: dict[str, BundleError] = {}
+        write_forward(source.nodes, to, self.refused)
+        if source.is_mean:
+            self.loss, seed = LOSS, Adjoint(to.number(1), ())
+        else:
+            self.loss = to.add("Mul", [to.add("Reshape", [LOSS, to.sizes(1, 1)]), to.row_sum])
+            seed = Adjoint(to.row_sum, ())
+        self._adjoints = write_backward(source.nodes, {LOSS: seed}, to, self.refused)
+
+    def steps(self, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
+        """Build the step graphs; `evaluation` is the network with its loss, without dropout.
+
+        Raises BundleError when the loss does not depend on a parameter that is to be trained.
+        """
+        self.source.refuse_idle()
+        gradients = self._gradients()
+        forms = {"step": (False, False), "carry": (True, False), "guided": (True, True)}
+        models = {
+            name: StepWriter(self, gradients, optimizer, carry=carry, guided=guided).model()
+            for name, (carry, guided) in forms.items()
+        }
+        models["evaluation"] = _evaluation_model(self.source, evaluation)
+        return StepGraph(models, self.tape.noise_width, self.remembered)
+
+    @property
+    def remembered(self) -> dict[str, str]:
+        """Frozen parameters that follow the data, running statistics, and the outputs with their new values.
+
+        Raises BundleError when such a parameter is trained.
+        """
+        for name in self.tape.remembered:
+            if name not in self.source.frozen:
+                raise BundleError("only a frozen parameter can hold running statistics", where=name)
+        return {name: f"step.new.{name}" for name in self.tape.remembered}
+
+    def _gradients(self) -> dict[Part, str]:
+        """Write the gradient of every part of the state."""
+        return {
+            part: gradient
+            for group in self.source.groups
+            for part, gradient in zip(group.parts, self._in_parts(group), strict=True)
+        }
+
+    def _in_parts(self, group: ParameterGroup) -> list[str]:
+        to, sizes = self.tape, [part.size for part in group.parts]
+        if len(sizes) == 1:
+            return [self._joined(group)]
+        names = [part.tensor("gradient") for part in group.parts]
+        split = [self._joined(group), to.sizes(*sizes)]
+        to.copy(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
+        return names
+
+    def _joined(self, group: ParameterGroup) -> str:
+        """The gradients of a group, one behind the other; they broadcast to the state's shape."""
+        flat = [self._flat(name, shape) for name, shape in group.parameters]
+        return self.tape.add("Concat", flat, f"{group.name}.joined", axis=0) if group.joined else flat[0]
+
+    def _flat(self, parameter: str, shape: tuple[int, ...]) -> str:
+        to, adjoint = self.tape, self._adjoints[parameter]
+        gradient = adjoint.name
+        if adjoint.dims != shape:
+            gradient = to.add("Expand", [gradient, to.sizes(*shape)])
+        return gradient if len(shape) == 1 else to.add("Reshape", [gradient, to.sizes(-1)])
 
 
 class StepWriter:
-    """One training step, written node by node.
+    """One form of a training step, written behind the gradients.
 
     With `carry` gradients that earlier steps left come in, and the sum goes out. With `guided` anchor weights
     pull besides the labels.
@@ -74,26 +146,21 @@ class StepWriter:
 
     def __init__(
         self,
-        source: TrainingGraph,
+        network: Differentiated,
+        gradients: Mapping[Part, str],
         optimizer: Optimizer,
         *,
-        carry: bool = False,
-        guided: bool = False,
+        carry: bool,
+        guided: bool,
     ) -> None:
-        self.source, self.optimizer, self.carry, self.guided = source, optimizer, carry, guided
-        trainable = [name for group in source.groups for name, _ in group.parameters]
-        self.to = Tape(
-            source.info,
-            source.names,
-            active=source.active,
-            trainable=trainable,
-            loss=LOSS if source.is_mean else "",
-        )
+        self.source, self.optimizer, self.carry, self.guided = network.source, optimizer, carry, guided
+        self.to = network.tape.fork()
         self.outputs: Shapes = {OUTPUT: (1, 1), SQUARES: ()}
-        self._losses: list[str] = []
-        self._adjoints = self._differentiate()
-        self._update(self._gradients())
-        self._remember()
+        self._losses = [network.loss]
+        self._update({part: self._complete(part, gradient) for part, gradient in gradients.items()})
+        for name, output in network.remembered.items():
+            self.to.add("Identity", [self.to.remembered[name]], output)
+            self.outputs[output] = self.source.frozen[name]
         self.to.add("Sum" if len(self._losses) > 1 else "Identity", self._losses, OUTPUT)
 
     def model(self) -> onnx.ModelProto:
@@ -111,27 +178,8 @@ class StepWriter:
         inputs += parameters(self.source.groups)
         return finish(self.to, self.source, inputs, self.outputs, self.source.constants)
 
-    def _differentiate(self) -> dict[str, Adjoint]:
-        """Write forward and backward pass; the parameters' gradients, scaled by the weights of the rows."""
-        to, source = self.to, self.source
-        write_forward(source.nodes, to)
-        if source.is_mean:
-            self._losses.append(LOSS)
-            seeds = {LOSS: Adjoint(to.number(1), ())}
-        else:
-            self._losses.append(to.add("Mul", [to.add("Reshape", [LOSS, to.sizes(1, 1)]), to.row_sum]))
-            seeds = {LOSS: Adjoint(to.row_sum, ())}
-        return write_backward(source.nodes, seeds, to)
-
-    def _gradients(self) -> dict[Part, str]:
-        """The gradient of every part, with what a penalty and earlier steps add to it."""
-        return {
-            part: self._complete(part, gradient)
-            for group in self.source.groups
-            for part, gradient in zip(group.parts, self._in_parts(group), strict=True)
-        }
-
     def _complete(self, part: Part, gradient: str) -> str:
+        """Add to the gradient of a part what a penalty and earlier steps give."""
         if self.guided:
             penalty, gradient = _penalty(part, gradient, self.to)
             self._losses.append(penalty)
@@ -139,27 +187,6 @@ class StepWriter:
             gradient = self.to.add("Add", [gradient, part.tensor("carry")], part.tensor("carried"))
             self.outputs[gradient] = part.shape
         return gradient
-
-    def _in_parts(self, group: ParameterGroup) -> list[str]:
-        to, sizes = self.to, [part.size for part in group.parts]
-        if len(sizes) == 1:
-            return [self._joined(group)]
-        names = [part.tensor("gradient") for part in group.parts]
-        split = [self._joined(group), to.sizes(*sizes)]
-        to.copy(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
-        return names
-
-    def _joined(self, group: ParameterGroup) -> str:
-        """The gradients of a group, one behind the other; they broadcast to the state's shape."""
-        flat = [self._flat(name, shape) for name, shape in group.parameters]
-        return self.to.add("Concat", flat, f"{group.name}.joined", axis=0) if group.joined else flat[0]
-
-    def _flat(self, parameter: str, shape: tuple[int, ...]) -> str:
-        adjoint = self._adjoints[parameter]
-        gradient = adjoint.name
-        if adjoint.dims != shape:
-            gradient = self.to.add("Expand", [gradient, self.to.sizes(*shape)])
-        return gradient if len(shape) == 1 else self.to.add("Reshape", [gradient, self.to.sizes(-1)])
 
     def _update(self, gradients: dict[Part, str]) -> None:
         to = self.to
@@ -178,14 +205,6 @@ class StepWriter:
         shape = optimizer_updates.shape
         return [_float(part.tensor(k), shape(part, k, self.optimizer)) for part in parts for k in kinds]
 
-    def _remember(self) -> None:
-        """Outputs with the new values of frozen parameters that follow the data: running statistics."""
-        frozen = self.source.frozen
-        for name, new in self.to.remembered.items():
-            if name not in frozen:
-                raise BundleError("only a frozen parameter can hold running statistics", where=name)
-            self.outputs[self.to.add("Identity", [new], _renewed(name))] = frozen[name]
-
 
 def _penalty(part: Part, gradient: str, to: Tape) -> tuple[str, str]:
     """Return ½·λ·Σ s·(θ − θ*)² and the gradient with λ·s·(θ − θ*) added.
@@ -197,10 +216,6 @@ def _penalty(part: Part, gradient: str, to: Tape) -> tuple[str, str]:
     loss = to.add("ReduceSum", [to.add("Mul", [pull, away])], keepdims=0)
     row = to.add("Reshape", [pull, to.sizes(*part.shape)])
     return to.add("Mul", [loss, to.number(0.5)]), to.add("Add", [gradient, row])
-
-
-def _renewed(parameter: str) -> str:
-    return f"step.new.{parameter}"
 
 
 def _evaluation_model(source: TrainingGraph, evaluation: onnx.ModelProto) -> onnx.ModelProto:
@@ -246,9 +261,10 @@ def finish(
 
 def as_model(graph: onnx.GraphProto) -> onnx.ModelProto:
     """The graph as a model of the opset and version that all runtimes covered can read."""
+    foreign = sorted({node.domain for node in graph.node} - {""})
     return helper.make_model(
         graph,
-        opset_imports=[helper.make_opsetid("", OPSET)],
+        opset_imports=[helper.make_opsetid("", OPSET), *(helper.make_opsetid(name, 1) for name in foreign)],
         ir_version=IR_VERSION,
         producer_name="edged",
     )

@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from edged.bundles.autodiff.tape import NOISE, WEIGHTS
-from edged.bundles.graph.edit import shape_of
+from edged.bundles.graph.edit import CONTRIB_DOMAIN
 from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
@@ -34,11 +34,11 @@ MODELS = {
 
 
 def add_step_graph(
-    staged: Path, made: StepGraph, source: TrainingGraph, optimizer: Optimizer, *, base: Path, seed: int
+    staged: Path, made: StepGraph, source: TrainingGraph, optimizer: Optimizer, *, seed: int
 ) -> Description:
     """Write the step graphs into the bundle being made; their description for `bundle.json`.
 
-    `base` is the inference model; `seed` is what the engine draws the noise of the steps from.
+    `seed` is what the engine draws the noise of the steps from.
 
     Raises BundleError when a runtime does not take a graph.
     """
@@ -68,17 +68,17 @@ def add_step_graph(
         noise=Noise(NOISE, made.noise_width, seed),
         remembered=made.remembered,
         pull=PULL,
-        largest_product=largest_product(onnx.load(str(base))),
+        largest_product=largest_product(source.nodes, source.info.dims),
     )
 
 
 def _check(model: onnx.ModelProto, key: str) -> None:
-    """Only standard operators, and a runtime takes them."""
-    foreign = sorted({item.domain for item in model.graph.node} - {""})
+    """Only operators of ONNX, or of onnxruntime where a frozen part has them; and a runtime takes them."""
+    foreign = sorted({item.domain for item in model.graph.node} - {"", CONTRIB_DOMAIN})
     if foreign:
         raise BundleError(f"operators of {', '.join(foreign)} are left", where=MODELS[key])
     try:
-        ort.session(model.SerializeToString())
+        ort.trial_session(model.SerializeToString())
     except ort.ERRORS as problem:
         raise BundleError(
             f"the step graph is not valid: {ort.one_line(problem)}",
@@ -97,18 +97,13 @@ def raw_parameters(model: onnx.ModelProto, names: Iterable[str]) -> None:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
 
 
-def largest_product(model: onnx.ModelProto) -> int:
+def largest_product(nodes: Iterable[onnx.NodeProto], shapes: Shapes) -> int:
     """Multiply-adds of the largest matrix product or convolution, for one row of a batch.
 
     A recurrent layer counts with one of its steps, because they follow one another. A size that nobody
     knows, such as that of the batch, counts as 1.
     """
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    shapes: dict[str, Sequence[int | str]] = {
-        value.name: shape_of(value) for value in (*graph.input, *graph.value_info, *graph.output)
-    }
-    shapes |= {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    return max((_multiply_adds(node, shapes) for node in graph.node), default=0)
+    return max((_multiply_adds(node, shapes) for node in nodes), default=0)
 
 
 def _multiply_adds(node: onnx.NodeProto, shapes: Shapes) -> int:

@@ -111,7 +111,7 @@ class TrainingGraph:
     Raises
     ------
     BundleError
-        When the loss does not depend on a trainable parameter, or onnxruntime cannot run the model.
+        When onnxruntime cannot run the model.
     """
 
     def __init__(
@@ -134,13 +134,6 @@ class TrainingGraph:
         self.nodes = list(made.graph.node)
         mark(self.nodes, BATCH, self.info.dims)
         self.active = active_tensors(self.nodes, trainable, [LOSS], self.info.kinds)
-        for name in trainable:
-            if name not in self.active:
-                raise BundleError(
-                    f"the loss does not depend on {name}",
-                    where="trainable parameters",
-                    remedy="freeze it with --freeze",
-                )
         self.names = all_names(made.graph)
         shapes = {str(tensor.name): tuple(tensor.dims) for tensor in made.graph.initializer}
         parameters = {*trainable, *frozen}
@@ -148,6 +141,16 @@ class TrainingGraph:
         read = {name for node in self.nodes for name in reads(node)}
         self.frozen = {name: shapes[name] for name in frozen if name in read}
         self.groups = grouped({name: shapes[name] for name in trainable})
+
+    def refuse_idle(self) -> None:
+        """Raise BundleError when the loss does not depend on a trainable parameter."""
+        for name in (name for group in self.groups for name, _ in group.parameters):
+            if name not in self.active:
+                raise BundleError(
+                    f"the loss does not depend on {name}",
+                    where="trainable parameters",
+                    remedy="freeze it with --freeze",
+                )
 
     @property
     def is_mean(self) -> bool:

@@ -144,6 +144,17 @@ def session(
     return made
 
 
+def trial_session(model: bytes) -> Any:
+    """Return a session for a look at a serialised graph, neither optimised nor with a plan for its memory.
+
+    Both take time that grows with the square of the number of nodes. Raises one of ERRORS.
+    """
+    options = session_options(1)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_mem_reuse = False
+    return onnxruntime.InferenceSession(model, options, providers=with_cpu(CPU))
+
+
 def session_in_steps(
     path: str, threads: int, breathe: Callable[[], None], providers: Sequence[str] = CPU
 ) -> Any:

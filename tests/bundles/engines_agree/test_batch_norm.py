@@ -11,12 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients, numerical
 from tests.bundles.models import model
 from tests.installed import ENGINES, built_for_each

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edged.bundles.build import build
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients, numerical
 from tests.bundles.engines_agree.stacks import Stack
 from tests.installed import built_for_each

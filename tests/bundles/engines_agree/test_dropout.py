@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.inspect import verify
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
+from tests.building import build
 from tests.bundles.models import model
 from tests.installed import ENGINES, built_for_each
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from edged.bundles.build import build
 from edged.errors import BundleError
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.engines_agree.shaped import Shaped
 from tests.installed import ENGINES

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.autodiff import reverse  # noqa: F401  it registers the rules
 from edged.bundles.autodiff.registry import BACKWARD, FORWARD
-from edged.bundles.build import build
 from edged.errors import BundleError
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.models import chain, model
 

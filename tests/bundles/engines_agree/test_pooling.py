@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edged.bundles.build import build
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients
 from tests.bundles.engines_agree.stacks import Stack
 from tests.installed import ENGINES, built_for_each, needs_native

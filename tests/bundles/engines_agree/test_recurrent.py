@@ -12,13 +12,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.autodiff.rules.recurrent import FEW, MANY
-from edged.bundles.build import build
 from edged.bundles.graph.edit import subgraphs
 from edged.bundles.graph.writer import attributes_of
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
+from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients
 from tests.installed import ENGINES, built_for_each
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.signing import new_pair, sign_command
 from edged.storage.models.signatures import sign_bundle
 from edged.workbench.demo.broker import free_port
+from tests.building import build
 from tests.device.commands.test_commands import ON_COMMAND, STREAM
 from tests.device.web.client import TOKENS, Client, token_files
 from tests.requester import Requester

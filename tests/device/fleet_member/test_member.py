@@ -33,9 +33,9 @@ CONFIG = RoundSettings(epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A network for the stream, built once: the daemons of this file need not."""
-    from edged.bundles.build import build
     from edged.bundles.graph.templates import mlp
     from edged.bundles.source.standardise import Statistics
+    from tests.building import build
 
     path = tmp_path_factory.mktemp("bundles") / "classifier"
     return build(

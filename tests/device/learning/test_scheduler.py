@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.device.learning.scheduler import DISK_SECONDS, needed_labels
 from edged.device.learning.trainer_client import NothingNewError
@@ -28,6 +27,7 @@ from edged.domain.training.training_run import RunOptions
 from edged.errors import ConfigError, StorageError, TrainingError, UnavailableError
 from edged.host.vitals import written_bytes
 from edged.storage.journal import journal
+from tests.building import build
 from tests.device.learning_rig import losses, model_bytes
 from tests.device.partners import Observer
 from tests.device.trainers import Desk, Ear, Plant, signalled

@@ -60,9 +60,9 @@ class House(Recorder):
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
-    from edged.bundles.build import build
     from edged.bundles.graph.templates import mlp
     from edged.bundles.source.standardise import Statistics
+    from tests.building import build
 
     bundle = build(
         mlp(5, 3, (16,)), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(5)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import GateConfig, ServingConfig
@@ -21,6 +20,7 @@ from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.stream.schema import Schema
 from edged.storage.models.registry import Registry
 from edged.workbench.demo.broker import free_port
+from tests.building import build
 from tests.device.linear import BAD, GOOD, SCHEMA, WIDTH, classes, inputs, numbered, served
 from tests.device.web.client import Client
 from tests.running_device import Device, running

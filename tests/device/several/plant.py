@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
+from tests.building import build
 from tests.running_device import START_SECONDS, Device, Listener
 
 WIDTH = 2

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from edged.bundles.build import build
 from edged.mqtt import weight_encoding
 from edged.signing import key_id, new_pair, sign, sign_command
 from edged.storage.files.checksummed_json import seal
 from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.signatures import HEADER, sign_bundle
+from tests.building import build
 from tests.device.linear import write
 from tests.device.transfers.test_install import QUIET, STREAM, outcome
 from tests.running_device import Device, Listener, running, wait_until

@@ -14,10 +14,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.domain import protobuf
 from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.bundles import seal
+from tests.building import build
 from tests.device.linear import GOOD, write
 from tests.device.transfers.test_install import QUIET, STREAM, feed, made, send, sent
 from tests.running_device import Device, Listener, running, wait_until

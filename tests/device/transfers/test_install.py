@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.mqtt import weight_encoding
 from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.registry import Registry
+from tests.building import build
 from tests.device.linear import BAD, GOOD, write
 from tests.running_device import Device, Listener, running
 

@@ -38,9 +38,9 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A network for the stream, built once."""
-    from edged.bundles.build import build
     from edged.bundles.graph.templates import mlp
     from edged.bundles.source.standardise import Statistics
+    from tests.building import build
 
     path = tmp_path_factory.mktemp("bundles") / "classifier"
     return build(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import Anchor, LearningRate
 from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import TrainingError, UnavailableError
+from tests.building import build
 from tests.installed import needs_native
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from edged.bundles.autodiff.registry import BACKWARD
-from edged.bundles.build import build
 from edged.domain.protocols import LearningRate
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError
+from tests.building import build
 from tests.bundles.models import chain
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import Anchor, LearningRate
@@ -21,6 +20,7 @@ from edged.engines.portable.description import Description
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, TrainingError
 from edged.storage.models.bundles import Bundle, seal
+from tests.building import build
 from tests.engines.bundles import batches, classifier
 from tests.installed import built_for_each, needs_native
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import ConfigError, CorruptError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.models import first_model
+from tests.building import build
 from tests.fleet.senders import base_weights
 
 

@@ -41,9 +41,9 @@ ROUND_SECONDS = 40
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    from edged.bundles.build import build
     from edged.bundles.graph.templates import mlp
     from edged.bundles.source.standardise import Statistics
+    from tests.building import build
 
     path = tmp_path_factory.mktemp("bundles") / "classifier"
     return build(

@@ -13,10 +13,10 @@ import pytest
 import yaml
 import zstandard
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.mqtt.sparkplug.payload import BOOLEAN, REBIRTH, Metric, Payload
+from tests.building import build
 from tests.formats import FEATURES, NODE, TS, birth, data, wire
 from tests.mqtt.inbox import Inbox
 from tests.running_device import Device, Listener, running, wait_until

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
 from edged.errors import EdgedError, RefusedError
@@ -18,6 +17,7 @@ from edged.storage.models.bundle_archive import UNPACKED, as_folder, pack_bundle
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.signatures import open_bundle, sign_bundle
+from tests.building import build
 from tests.commands import edged
 from tests.damage import any_byte, damaged_copy, damaged_file, description, missing
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain import protobuf
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle, seal
 from edged.storage.models.external_data import external_places
+from tests.building import build
 
 WHOLE: bytes = mlp(4, 2, [8]).SerializeToString()
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.clock import SystemClock
 from edged.config.loader import load
@@ -23,6 +22,7 @@ from edged.errors import BundleError, ConfigError, EdgedError, RefusedError
 from edged.signing import new_pair, sign
 from edged.storage.models.bundles import Bundle, seal
 from edged.storage.models.signatures import open_bundle, sign_bundle
+from tests.building import build
 from tests.commands import edged, write_config
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import loader
@@ -29,6 +28,7 @@ from edged.workbench.evaluation import run
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.score import report
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
+from tests.building import build
 from tests.commands import edged, strict_json, two_classes, write_config
 from tests.constants import loaded
 from tests.device.linear import GOOD, write

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import loader
@@ -16,6 +15,7 @@ from edged.domain.events import TrainingPaused
 from edged.storage.recordings.rows import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
+from tests.building import build
 from tests.commands import write_config
 
 if TYPE_CHECKING:

@@ -1,0 +1,119 @@
+"""New networks, as `edged model new` asks for them: from words and sizes to an ONNX file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
+from edged.errors import ConfigError
+from edged.storage.files.atomic import publish_file
+
+if TYPE_CHECKING:
+    import onnx
+
+
+_Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
+
+HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "cnn2d": "16,32", "gru": "64"}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model takes: a row of numbers, `(rows, channels)` of a window, `(channels, height, width)`."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Number of features of a sample."""
+        return math.prod(self.sizes)
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """Rows and channels; None where samples are no windows."""
+        return (self.sizes[0], self.sizes[1]) if len(self.sizes) == 2 and self.sizes[0] > 1 else None
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height and width, one channel where none is named; None where samples are no images."""
+        if len(self.sizes) < 2:
+            return None
+        *channels, height, width = self.sizes
+        return (channels[0] if channels else 1, height, width)
+
+    @classmethod
+    def parse(cls, inputs: str | None, window: int | None, channels: int | None) -> Inputs:
+        """From `--inputs 9`, `--inputs 128x9`, or `--window 128 --channels 9`; ConfigError otherwise."""
+        if inputs is None and window is not None and channels is not None:
+            return cls((window, channels))
+        sizes = [] if inputs is None else inputs.lower().split("x")
+        if window is not None or channels is not None or not 1 <= len(sizes) <= 3:
+            raise ConfigError(
+                "expected the size of the input", where="--inputs",
+                remedy="such as --inputs 9; for windows --inputs 128x9, or --window 128 --channels 9;"
+                " for images --inputs 3x32x32",
+            )  # fmt: skip
+        if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
+            raise ConfigError(f"{inputs!r} is no size", where="--inputs", remedy="such as 9, or 128x9")
+        return cls(tuple(map(int, sizes)))
+
+
+def new_model(
+    kind: str,
+    *,
+    inputs: Inputs,
+    outputs: int | None,
+    hidden: str | None,
+    out: Path,
+    seed: int,
+    features: str = "",
+) -> onnx.ModelProto:
+    """Write a small network to `out`.
+
+    `hidden` are layer sizes such as `64,32`, those of the kind when absent; an autoencoder takes the last one
+    as its code. `features` are names such as `statistics,spectrum`, of what an mlp sees instead of a window.
+
+    Raises ConfigError when the kind is unknown, sizes are no numbers, `outputs` is missing, or the kind is
+    for windows.
+    """
+    if kind not in HIDDEN:
+        raise ConfigError(f"unknown kind {kind!r}", where="model new", remedy=f"one of {', '.join(HIDDEN)}")
+    sizes = _sizes(HIDDEN[kind] if hidden is None else hidden)
+    names = [name.strip() for name in features.split(",") if name.strip()]
+    if names and kind != "mlp":
+        raise ConfigError(f"a network of kind {kind} sees the window itself", where="--features",
+                          remedy="leave them out, or take an mlp")  # fmt: skip
+    if kind == "autoencoder":
+        code = sizes[-1] if sizes else max(1, inputs.width // 2)
+        model = autoencoder(inputs.width, sizes[:-1], code, seed=seed)
+    elif outputs is None:
+        raise ConfigError(f"this {kind} needs --outputs", where="--outputs", remedy="classes or targets")
+    elif kind == "mlp":
+        model = mlp(inputs.width, outputs, sizes, seed=seed, window=inputs.window, features=names)
+    elif kind == "cnn2d":
+        model = cnn2d(_shaped(kind, inputs.image, "such as 28x28, or 3x32x32"), outputs, sizes, seed=seed)
+    else:
+        window = _shaped(kind, inputs.window, "such as 128x9: 128 readings of 9 channels")
+        model = (cnn1d if kind == "cnn1d" else gru)(window, outputs, sizes, seed=seed)
+    publish_file(out, model.SerializeToString(deterministic=True))
+    return model
+
+
+def _shaped(kind: str, shape: _Shape | None, example: str) -> _Shape:
+    if shape is None:
+        raise ConfigError(f"a {kind} takes {'images' if kind == 'cnn2d' else 'windows'}", where="--inputs",
+                          remedy=example)  # fmt: skip
+    return shape
+
+
+def _sizes(hidden: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in hidden.split(",") if part.strip()]
+    except ValueError:
+        sizes = [0]
+    if any(size < 1 for size in sizes):
+        raise ConfigError(f"{hidden!r} is no list of layer sizes", where="--hidden", remedy="such as 64,32")
+    return sizes

@@ -174,8 +174,19 @@ def _is_derived(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
     if node.op_type == "LeakyRelu":  # it takes the sign of the input from that of the output
         return bool(given.get("alpha", 0.01) >= 0)
     if node.op_type in ("Conv", "MaxPool"):
-        return not given.get("auto_pad", "NOTSET").startswith("SAME")
+        return not given.get("auto_pad", "NOTSET").startswith("SAME") and not _grouped(node, graph)
     return node.op_type in DERIVED
+
+
+def _grouped(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
+    """Tell whether a convolution has groups of several input channels each.
+
+    ConvGrad (1.19.2) leaves the gradients of some groups zero then, depending on sizes, rows and values.
+    """
+    if attributes_of(node).get("group", 1) == 1:  # so is any pooling's
+        return False
+    filters = next((tensor for tensor in graph.initializer if tensor.name == node.input[1]), None)
+    return filters is None or filters.dims[1] > 1
 
 
 def unsafe(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:

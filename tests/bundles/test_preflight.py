@@ -20,6 +20,7 @@ from edged.engines.native import api
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, ConfigError, UnavailableError
 from tests.building import build, check
+from tests.bundles.engines_agree.stacks import Stack
 from tests.bundles.models import chain, model
 from tests.installed import ENGINES, built_for_each, needs_native
 from tests.networks import Network
@@ -105,6 +106,15 @@ def test_what_the_native_engine_dies_of_or_gets_wrong_is_for_the_portable_one(
     with pytest.raises(BundleError, match=rf"node \S+: operator {operator} .*--engine portable"):
         build(given, tmp_path / "n", loss="mse", engine="native", freeze=freeze)
     assert build(given, tmp_path / "b", loss="mse", freeze=freeze).engine == "portable"
+
+
+@pytest.mark.parametrize(("width", "refused"), [(4, False), (12, True)])
+def test_groups_of_several_channels_are_for_the_portable_engine(width: int, refused: bool) -> None:
+    stack = Stack(width, 5).conv(4, 1, group=4)
+    grouped = str(stack.nodes[-1].name)
+    given = stack.model()
+    assert findings(given) == []
+    assert findings(given, engine="native") == ([(grouped, "Conv")] if refused else [])
 
 
 def test_only_what_a_gradient_comes_through_is_looked_at() -> None:

@@ -82,8 +82,7 @@ def new_model(
     if path.exists():
         raise ConfigError("exists already", where=str(path), remedy="name a new file")
     sizes = (inputs,) if isinstance(inputs, int) else tuple(inputs)
-    layers = None if hidden is None else ",".join(map(str, hidden))
-    write_model(kind, inputs=Inputs(sizes), outputs=outputs, hidden=layers, out=path, seed=seed)
+    write_model(kind, inputs=Inputs(sizes), outputs=outputs, hidden=hidden, out=path, seed=seed)
     return path
 
 

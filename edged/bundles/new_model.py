@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 
-HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "cnn2d": "16,32", "gru": "64"}
+HIDDEN = {"mlp": (64, 32), "autoencoder": (64, 32), "cnn1d": (32, 32), "cnn2d": (16, 32), "gru": (64,)}
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,12 @@ class Inputs:
         return (channels[0] if channels else 1, height, width)
 
     @classmethod
-    def parse(cls, inputs: str | None, window: int | None, channels: int | None) -> Inputs:
-        """From `--inputs 9`, `--inputs 128x9`, or `--window 128 --channels 9`; ConfigError otherwise."""
-        if inputs is None and window is not None and channels is not None:
-            return cls((window, channels))
-        sizes = [] if inputs is None else inputs.lower().split("x")
-        if window is not None or channels is not None or not 1 <= len(sizes) <= 3:
-            raise ConfigError(
-                "expected the size of the input", where="--inputs",
-                remedy="such as --inputs 9; for windows --inputs 128x9, or --window 128 --channels 9;"
-                " for images --inputs 3x32x32",
-            )  # fmt: skip
-        if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
-            raise ConfigError(f"{inputs!r} is no size", where="--inputs", remedy="such as 9, or 128x9")
+    def parse(cls, text: str) -> Inputs:
+        """Read `9`, `128x9` or `3x32x32`; ConfigError otherwise."""
+        sizes = text.lower().split("x")
+        if len(sizes) > 3 or not all(size.isdecimal() and int(size) >= 1 for size in sizes):
+            remedy = "such as 9; for windows 128x9, for images 3x32x32"
+            raise ConfigError(f"{text!r} is no size of an input", where="--inputs", remedy=remedy)
         return cls(tuple(map(int, sizes)))
 
 
@@ -66,22 +60,21 @@ def new_model(
     *,
     inputs: Inputs,
     outputs: int | None,
-    hidden: str | None,
+    hidden: Sequence[int] | None,
     out: Path,
     seed: int,
     features: str = "",
 ) -> onnx.ModelProto:
     """Write a small network to `out`.
 
-    `hidden` are layer sizes such as `64,32`, those of the kind when absent; an autoencoder takes the last one
-    as its code. `features` are names such as `statistics,spectrum`, of what an mlp sees instead of a window.
+    `hidden` are layer sizes, those of the kind when None; an autoencoder takes the last one as its code.
+    `features` are names such as `statistics,spectrum`, of what an mlp sees instead of a window.
 
-    Raises ConfigError when the kind is unknown, sizes are no numbers, `outputs` is missing, or the kind is
-    for windows.
+    Raises ConfigError when the kind is unknown, `outputs` is missing, or the kind is for windows.
     """
     if kind not in HIDDEN:
         raise ConfigError(f"unknown kind {kind!r}", where="model new", remedy=f"one of {', '.join(HIDDEN)}")
-    sizes = _sizes(HIDDEN[kind] if hidden is None else hidden)
+    sizes = HIDDEN[kind] if hidden is None else tuple(hidden)
     names = [name.strip() for name in features.split(",") if name.strip()]
     if names and kind != "mlp":
         raise ConfigError(f"a network of kind {kind} sees the window itself", where="--features",
@@ -109,7 +102,8 @@ def _shaped(kind: str, shape: _Shape | None, example: str) -> _Shape:
     return shape
 
 
-def _sizes(hidden: str) -> list[int]:
+def parse_sizes(hidden: str) -> list[int]:
+    """Read layer sizes such as `64,32`; ConfigError otherwise."""
     try:
         sizes = [int(part) for part in hidden.split(",") if part.strip()]
     except ValueError:

@@ -268,15 +268,10 @@ def artifacts_params(
     put: Annotated[
         list[str] | None, Option("--set", help="NAME=FILE.npy: set the initial value of a parameter")
     ] = None,
-    get_property: Annotated[str | None, Option(help="print this property")] = None,
-    put_property: Annotated[
-        list[str] | None,
-        Option("--set-property", help='NAME=VALUE: a whole number, a number, text or "text"'),
-    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show, read and set the parameters and properties of a bundle."""
+    """Show, read and set the parameters of a bundle."""
     bundles.require()
     from edged.bundles.export import parameters
 
@@ -285,13 +280,8 @@ def artifacts_params(
             check_file(out, force=force)
         parameters.write_parameter(bundle, get, out)
         return
-    if get_property is not None:
-        value = parameters.get_property(bundle, get_property)
-        print_json({get_property: value}) if as_json else sys.stdout.write(f"{value}\n")
-        return
-    if put or put_property:
-        properties = dict(map(parameters.parse_property, put_property or []))
-        parameters.put(bundle, parameters.read_parameters(put or []), properties)
+    if put:
+        parameters.put(bundle, parameters.read_parameters(put))
     report = parameters.describe(bundle)
     print_json(report.to_json()) if as_json else output.show_parameters(str(bundle), report)
 
@@ -303,23 +293,20 @@ def artifacts_export(
     outputs: Annotated[str, Option(help="tensors to use as outputs, such as logits,relu")] = "",
     optimise: Annotated[str, Option(help="none, basic, extended or all")] = "none",
     quantise: Annotated[str, Option(help="int8, or none")] = "none",
-    fp16: Annotated[bool, Option("--fp16", help="store weights as float16")] = False,
     data: Annotated[
         Path | None, Option(help="recorded stream on which outputs before and after are compared")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Export a model for other programs: other outputs, optimised, quantised, or with smaller weights."""
+    """Export a model for other programs: other outputs, optimised, or quantised."""
     bundles.require()
     from edged.bundles.export.export import ExportRequest, export
 
     if quantise not in ("none", "int8"):
         raise ConfigError(f"unknown {quantise!r}", where="--quantise", remedy="int8, or none")
     check_file(out, force=force)
-    wish = ExportRequest(
-        tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8", fp16
-    )
+    wish = ExportRequest(tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8")
     report = export(source, out, wish, data=data)
     print_json(report.to_json()) if as_json else output.show_export(report)
 
@@ -350,12 +337,9 @@ def model_new(
     kind: Annotated[str, Argument(help="mlp, autoencoder, cnn1d, cnn2d or gru")],
     out: Annotated[Path, Option("-o", help="file to write")],
     inputs: Annotated[
-        str | None,
-        Option(help="number of features; for windows readings x channels: 128x9; for images 3x32x32"),
-    ] = None,
+        str, Option(help="number of features; for windows readings x channels: 128x9; for images 3x32x32")
+    ],
     outputs: Annotated[int | None, Option(min=1, help="classes or targets")] = None,
-    window: Annotated[int | None, Option(min=2, help="readings in a window")] = None,
-    channels: Annotated[int | None, Option(min=1, help="numbers in a reading")] = None,
     hidden: Annotated[
         str | None, Option(help="hidden layers such as 64,32; for a cnn1d filters, for a gru units")
     ] = None,
@@ -367,12 +351,17 @@ def model_new(
 ) -> None:
     """Build a small network without PyTorch."""
     bundles.require()
-    from edged.bundles.new_model import Inputs, new_model
+    from edged.bundles.new_model import Inputs, new_model, parse_sizes
 
     check_file(out, force=force)
-    shape = Inputs.parse(inputs, window, channels)
     model = new_model(
-        kind, inputs=shape, outputs=outputs, hidden=hidden, out=out, seed=seed, features=features
+        kind,
+        inputs=Inputs.parse(inputs),
+        outputs=outputs,
+        hidden=None if hidden is None else parse_sizes(hidden),
+        out=out,
+        seed=seed,
+        features=features,
     )
     sys.stderr.write(f"{out}: {model.graph.name}, {out.stat().st_size:,} bytes\n")
 

@@ -90,7 +90,7 @@ class BundleContents(Message):
     `portable` describes the step graph for the portable engine, in the words of the version that built it:
     `Description` reads them; None where there is none. `engine` is the one that it was built for. `made_with`
     has the versions of what built it, by package.
-    A model of several outputs has `more_outputs` behind the main one. `properties` are a user's own.
+    A model of several outputs has `more_outputs` behind the main one.
     `context` are half-lives of means: its model sees how samples differ from them, see `TemporalContext`.
     `change_of` are columns of the input: the outputs are changes from their values, and `target_standardise`
     has the statistics of those changes.
@@ -116,7 +116,6 @@ class BundleContents(Message):
     made_with: Mapping[str, str] = field(default_factory=dict)
     more_outputs: tuple[Tensor, ...] = ()
     loss_options: LossOptions = LossOptions()
-    properties: Mapping[str, int | float | str] = field(default_factory=dict)
     context: tuple[float, ...] = ()
     change_of: tuple[int, ...] = ()
     version: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,13 @@ from edged.bundles.export.parameters import read_parameters, write_parameter
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
 from edged.bundles.source.standardise import Statistics
-from edged.cli.main import app
 from edged.engines import open_engine
 from edged.engines.native import api as training_api
 from edged.engines.native import checkpoint
 from edged.errors import BundleError, ConfigError, CorruptError
 from edged.storage.models.bundles import Bundle
 from tests.building import build
-from tests.commands import edged, strict_json
+from tests.commands import edged
 from tests.installed import needs_native
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -105,64 +105,6 @@ def test_a_command_that_is_not_whole_says_what_is_missing(usual: Bundle) -> None
         assert word in answer.problem
 
 
-def test_properties_are_set_and_read_wherever_they_are_kept(bundle: Bundle) -> None:
-    parameters.put(bundle.path, {}, dict(map(parameters.parse_property, ["steps=12", "rate=0.5", "who=me"])))
-    changed = Bundle.open(bundle.path)
-    assert changed.properties == {"steps": 12, "rate": 0.5, "who": "me"}
-    parameters.put(bundle.path, {}, {"steps": 13})
-    assert parameters.describe(bundle.path).properties == {"steps": 13, "rate": 0.5, "who": "me"}
-    assert parameters.get_property(bundle.path, "rate") == 0.5
-    with pytest.raises(ConfigError, match=r"there is no such property .*rate, steps, who"):
-        parameters.get_property(bundle.path, "absent")
-    assert verify(bundle.path).ok
-    if changed.engine == "native":
-        api = training_api.load("api")
-        state = api.CheckpointState.load_checkpoint(str(changed.checkpoint))
-        assert dict(iter(state.properties)) == {"steps": 13, "rate": 0.5, "who": "me"}
-
-
-@needs_native
-def test_native_training_keeps_the_properties(tmp_path: Path) -> None:
-    bundle = build(mlp(4, 2, (3,)), tmp_path / "b", loss="mse", engine="native")
-    parameters.put(bundle.path, {}, {"serial": "x-7", "rate": 0.25})
-    trained = open_engine("native", Bundle.open(bundle.path))
-    trained.step(np.ones((2, 4), np.float32), np.ones((2, 2), np.float32))
-    (tmp_path / "s").mkdir()
-    trained.save(tmp_path / "s")
-    found = parameters.describe(tmp_path / "s")
-    assert found.properties == {"serial": "x-7", "rate": 0.25}
-    assert (found.optimizer_state, found.step) == (True, 1)
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (1 << 63, "does not fit into 64 bits"),
-        (float("nan"), "no finite float32"),
-        (1e39, "no finite float32"),
-    ],
-)
-def test_a_property_that_no_checkpoint_holds_is_refused(bundle: Bundle, value: float, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        parameters.put(bundle.path, {}, {"p": value})
-    assert Bundle.open(bundle.path).properties == {}
-
-
-def test_a_word_that_names_no_property_is_refused() -> None:
-    for text in ("steps", "=3", ""):
-        with pytest.raises(ConfigError, match="is no NAME=VALUE"):
-            parameters.parse_property(text)
-
-
-def test_the_command_sets_and_prints_properties(usual: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["artifacts", "params", str(usual.path)]
-    more = ["--set-property", "steps=3", "--set-property", 'serial="007"', "--json"]
-    app([*words, *more], standalone_mode=False)
-    assert strict_json(capsys.readouterr().out)["properties"] == {"steps": 3, "serial": "007"}
-    app([*words, "--get-property", "serial"], standalone_mode=False)
-    assert capsys.readouterr().out == "007\n"
-
-
 # ---- checkpoints -----------------------------------------------------------------------------
 
 
@@ -190,12 +132,13 @@ def test_a_generation_of_checkpoints_is_read_and_stays_as_it_is(tmp_path: Path, 
 @needs_native
 def test_a_native_checkpoint_is_changed_and_its_optimizers_state_stays(tmp_path: Path) -> None:
     file = trained(tmp_path, "native") / "checkpoint"
-    before = checkpoint.read(file)
-    parameters.put(file, {"layer1.bias": np.full(3, 0.5)}, {"note": "by hand"})
+    before = replace(checkpoint.read(file), properties={"note": "by hand"})
+    file.write_bytes(checkpoint.dump(before))
+    parameters.put(file, {"layer1.bias": np.full(3, 0.5)})
     api = training_api.load("api")
     state = api.CheckpointState.load_checkpoint(str(file))
     np.testing.assert_array_equal(state.parameters["layer1.bias"].data, np.full(3, 0.5, np.float32))
-    assert state.properties["note"] == "by hand"
+    assert dict(iter(state.properties)) == {"note": "by hand"}
     after = checkpoint.read(file)
     assert (after.step, after.moments.keys()) == (before.step, before.moments.keys())
     for name, moments in before.moments.items():
@@ -212,7 +155,7 @@ def test_what_upstream_has_made_is_read_and_changed(tmp_path: Path) -> None:
     )  # fmt: skip
     rows = {row.name: row.trainable for row in parameters.describe(tmp_path).parameters}
     assert rows == {"layer1.weight": True, "layer1.bias": False, "layer2.weight": False, "layer2.bias": False}
-    parameters.put(tmp_path, {"layer2.bias": np.array([3.0, 4.0])}, {"n": 1})
+    parameters.put(tmp_path, {"layer2.bias": np.array([3.0, 4.0])})
     np.testing.assert_array_equal(parameters.get(tmp_path, "layer2.bias"), [3, 4])
     assert verify(tmp_path).ok
     with pytest.raises(BundleError, match="nominal, its parameters are elsewhere"):

@@ -187,20 +187,19 @@ def test_both_engines_train_networks_for_windows_alike(kind: str, tmp_path: Path
         ({"inputs": "128x9", "outputs": None}, "needs --outputs"),
         ({"inputs": "9"}, "takes windows.*128x9"),
         ({"inputs": "0x9"}, "'0x9' is no size"),
-        ({"inputs": "128x9", "window": 128}, "such as --inputs 9"),
-        ({"window": 128}, "such as --inputs 9"),
+        ({"inputs": "1x2x3x4"}, "is no size of an input"),
         ({"inputs": "128x9", "features": "statistics"}, "sees the window itself"),
         ({"kind": "mlp", "inputs": "128x9", "features": "statistics,colour"}, "unknown features 'colour'"),
         ({"kind": "mlp", "inputs": "9", "features": "statistics"}, "features need windows"),
-        ({"inputs": "128x9", "hidden": ""}, "cnn1d needs layers"),
+        ({"inputs": "128x9", "hidden": ()}, "cnn1d needs layers"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    given = {"kind": "cnn1d", "inputs": None, "window": None, "channels": None, "outputs": 2} | options
+    given: dict[str, Any] = {"kind": "cnn1d", "outputs": 2} | options
     with pytest.raises(ConfigError, match=problem):
         new_model(
             given["kind"],
-            inputs=Inputs.parse(given["inputs"], given["window"], given["channels"]),
+            inputs=Inputs.parse(given["inputs"]),
             outputs=given["outputs"],
             hidden=given.get("hidden"),
             out=tmp_path / "m.onnx",
@@ -241,8 +240,8 @@ def test_a_cnn2d_sees_what_lies_side_by_side_and_one_above_the_other(tmp_path: P
 
 @pytest.mark.parametrize(("sizes", "shape"), [("8x8", (8, 1, 3, 3)), ("3x8x8", (8, 3, 3, 3))])
 def test_a_cnn2d_takes_grey_and_coloured_images(tmp_path: Path, sizes: str, shape: tuple[int, ...]) -> None:
-    inputs = Inputs.parse(sizes, None, None)
-    model = new_model("cnn2d", inputs=inputs, outputs=2, hidden="8", out=tmp_path / "m.onnx", seed=0)
+    inputs = Inputs.parse(sizes)
+    model = new_model("cnn2d", inputs=inputs, outputs=2, hidden=(8,), out=tmp_path / "m.onnx", seed=0)
     assert weights(model)["layer1.weight"].shape == shape
     with pytest.raises(ConfigError, match="takes images"):
         new_model("cnn2d", inputs=Inputs((9,)), outputs=2, hidden=None, out=tmp_path / "m.onnx", seed=0)

@@ -1,4 +1,4 @@
-"""Models for other programs, of a bundle or a device: with other outputs, optimised, quantised, smaller."""
+"""Models for other programs, of a bundle or a device: with other outputs, optimised, quantised."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from edged.bundles.export.upstream_tools import LEVELS, ORT_SUFFIX, quantised, write_optimised
-from edged.bundles.graph.edit import leave_only, put_first, reads
+from edged.bundles.graph.edit import leave_only, reads
 from edged.bundles.source.contents import adopt_upstream, is_upstream
 from edged.bundles.source.normalise import parameter_names, read_model
 from edged.domain.model_files import MODEL
@@ -31,7 +31,6 @@ from edged.storage.recordings.reader import read_stream
 
 _PLAIN = ".onnx"
 ROWS, RUNS = 256, 200
-LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,11 @@ class ExportRequest:
         `none`, `basic`, `extended`, or `all`, which is for processors like this machine's.
     int8
         Whether its layers multiply 8-bit integers.
-    fp16
-        Whether weights are stored as float16: half the size, computed with as float32.
     """
 
     outputs: tuple[str, ...] = ()
     optimise: str = "none"
     int8: bool = False
-    fp16: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ def export(
     Raises
     ------
     ConfigError
-        When there is no such output or level, the name has another ending, or a weight does not fit float16.
+        When there is no such output or level, or the name has another ending.
     BundleError, CorruptError
         When the model cannot be read, or not had like this.
     """
@@ -132,8 +128,6 @@ def export(
         names = parameter_names(model.graph)
         model = quantised(model)
         left = _left_in_float32(model, names)
-    if wish.fp16:
-        halve(model)
     content = _written(model, out.suffix, wish, _metadata(source))
     publish_file(out, content)
     outputs = tuple(str(value.name) for value in model.graph.output)
@@ -195,24 +189,6 @@ def _left_in_float32(model: onnx.ModelProto, names: Iterable[str]) -> list[str]:
     return [f"{each.name} ({each.op_type})" for each in model.graph.node if weights & reads(each)]
 
 
-def halve(model: onnx.ModelProto) -> None:
-    """Store float32 weights as float16, behind a Cast: every runtime computes with them as before.
-
-    Raises ConfigError when a number does not fit.
-    """
-    graph, casts = model.graph, []
-    for tensor in graph.initializer:
-        if tensor.data_type != TensorProto.FLOAT or not tensor.dims:
-            continue
-        name, values = str(tensor.name), numpy_helper.to_array(tensor)
-        if np.abs(values).max(initial=0.0) > LARGEST_HALF:
-            raise ConfigError("holds a number that float16 cannot", where=name, remedy="leave out --fp16")
-        stored = f"float16/{name}"
-        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
-        casts.append(helper.make_node("Cast", [stored], [name], name=f"{stored}/cast", to=TensorProto.FLOAT))
-    put_first(graph, casts)
-
-
 def _written(
     model: onnx.ModelProto, suffix: str, wish: ExportRequest, metadata: ModelMetadata | None
 ) -> bytes:
@@ -224,8 +200,7 @@ def _written(
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "source.onnx", Path(folder) / f"out{suffix}"
         source.write_bytes(content)
-        # What is computed beforehand from weights of two bytes would have four again.
-        write_optimised(source, out, wish.optimise, fold=not wish.fp16)
+        write_optimised(source, out, wish.optimise)
         return out.read_bytes()
 
 

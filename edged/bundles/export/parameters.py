@@ -1,9 +1,8 @@
-"""Single parameters and properties of a bundle: looked at, taken out, put in. So too of checkpoints."""
+"""Single parameters of a bundle: looked at, taken out, put in. So too of checkpoints."""
 
 from __future__ import annotations
 
 import io
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,6 @@ from edged.storage.files.atomic import disk_errors, publish_file, staging_path
 from edged.storage.models.bundles import DESCRIPTION, Bundle, publish, seal
 
 Floats = NDArray[np.float32]
-
-_NUMBER = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True)
@@ -111,31 +108,19 @@ def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.
     return values
 
 
-def get_property(path: Path, name: str) -> Property:
-    """A property; ConfigError when there is none of this name."""
-    properties = held_in(path).properties
-    if name not in properties:
-        known = ", ".join(sorted(properties)) or "none"
-        raise ConfigError("there is no such property", where=name, remedy=f"properties: {known}")
-    return properties[name]
-
-
-def put(
-    path: Path, values: Mapping[str, NDArray[Any]], properties: Mapping[str, Property] | None = None
-) -> None:
-    """Change parameters and properties of a bundle, or of a checkpoint in onnxruntime's format.
+def put(path: Path, values: Mapping[str, NDArray[Any]]) -> None:
+    """Change parameters of a bundle, or of a checkpoint in onnxruntime's format.
 
     A bundle is published again, its fingerprint another. Checkpoint and inference model are changed alike, so
     every engine begins with the new values.
 
-    Raises ConfigError when a parameter is not known, has another shape, or a number is not finite, or a
-    property is out of range, or it is a generation of checkpoints, whose hashes would no longer fit;
+    Raises ConfigError when a parameter is not known, has another shape, or a number is not finite, or it is a
+    generation of checkpoints, whose hashes would no longer fit;
     BundleError, CorruptError or StorageError when it cannot be read or written; what was there stays.
     """
     held = held_in(path)
     ready = {name: _fitting(name, value, held) for name, value in values.items()}
-    made = {name: _storable(name, value) for name, value in (properties or {}).items()}
-    changed = replace(held, values=held.values | ready, properties={**held.properties, **made})
+    changed = replace(held, values=held.values | ready)
     if (path / DESCRIPTION).is_file():
         _put_bundle(Bundle.open(path), changed, ready)
     elif held.checkpoint is not None:
@@ -143,25 +128,6 @@ def put(
     else:
         raise ConfigError("a generation of checkpoints stays as it is", where=str(path),
                           remedy="change the bundle, or a checkpoint in onnxruntime's format")  # fmt: skip
-
-
-def parse_property(text: str) -> tuple[str, Property]:
-    """The property that `NAME=VALUE` names: a whole number, another number, or text.
-
-    >>> parse_property("steps=12"), parse_property("rate=0.5"), parse_property('serial="007"')
-    (('steps', 12), ('rate', 0.5), ('serial', '007'))
-    """
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ConfigError(f"{text!r} is no NAME=VALUE", where="--set-property")
-    if len(value) > 1 and value[0] == value[-1] == '"':
-        return name, value[1:-1]
-    if _NUMBER.fullmatch(value):
-        return name, int(value)
-    try:
-        return name, float(value)
-    except ValueError:
-        return name, value
 
 
 def _put_bundle(bundle: Bundle, changed: ModelContents, ready: Mapping[str, Floats]) -> None:
@@ -172,7 +138,7 @@ def _put_bundle(bundle: Bundle, changed: ModelContents, ready: Mapping[str, Floa
             staged.mkdir()
             for name in bundle.files:
                 shutil.copyfile(path / name, staged / name)
-            moved = replace(bundle, path=staged, properties=changed.properties)
+            moved = replace(bundle, path=staged)
             _change(moved, changed.as_checkpoint(), ready)
         seal(moved, bundle.files)
         publish(staged, path)
@@ -203,19 +169,6 @@ def _fitting(name: str, value: NDArray[Any], held: ModelContents) -> Floats:
     if not np.isfinite(made).all():
         raise ConfigError("holds a number that is not finite", where=name)
     return made
-
-
-def _storable(name: str, value: Property) -> Property:
-    """The value as a checkpoint holds it: int64, float32 or text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        if not -(1 << 63) <= value < 1 << 63:
-            raise ConfigError(f"{value} does not fit into 64 bits", where=name)
-        return value
-    if not abs(value) <= float(np.finfo(np.float32).max):
-        raise ConfigError(f"{value} is no finite float32 number", where=name)
-    return float(np.float32(value))
 
 
 def _unknown(name: str, held: ModelContents) -> ConfigError:

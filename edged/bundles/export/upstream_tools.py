@@ -27,22 +27,18 @@ PURPOSES = ("all", "serving")
 _QUANTISED = ("MatMul", "Gemm", "Conv")
 
 
-def write_optimised(source: Path, out: Path, level: str, *, fold: bool = True) -> None:
+def write_optimised(source: Path, out: Path, level: str) -> None:
     """Write what this machine's onnxruntime makes of an ONNX file, to a file that ends in `.onnx` or `.ort`.
 
-    `level` is one of `LEVELS`. Without `fold` nothing is computed from weights. Raises BundleError when the
-    runtime cannot load the graph.
+    `level` is one of `LEVELS`. Raises BundleError when the runtime cannot load the graph.
     """
     options = ort.session_options(1)
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
     options.optimized_model_filepath = str(out)
     form = "ORT" if out.suffix == ORT_SUFFIX else "ONNX"
     options.add_session_config_entry("session.save_model_format", form)
-    disabled = [] if fold else ["ConstantFolding"]
     try:
-        onnxruntime.InferenceSession(
-            str(source), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-        )
+        onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
     except ort.ERRORS as problem:
         raise BundleError(f"cannot be converted: {ort.one_line(problem)}", where=str(source)) from problem
 

@@ -73,18 +73,17 @@ def held_in(path: Path) -> ModelContents:
 
 
 def _of_bundle(bundle: Bundle) -> ModelContents:
-    properties = bundle.properties
     if bundle.parameters_file is not None:
         values = _tensors(bundle.parameters_file)
     elif bundle.checkpoint.is_file():
         held = _of_checkpoint(bundle.checkpoint)
-        values, properties = held.values, held.properties
+        values = held.values
     else:
         graph = read_model(bundle.inference_model.with_suffix(".onnx")).graph
         there = {tensor.name for tensor in graph.initializer}
         values = values_of(graph, [n for n in (*bundle.trainable, *bundle.frozen) if n in there])
     ordered = [name for name in (*bundle.trainable, *bundle.frozen) if name in values]
-    return ModelContents({name: values[name] for name in ordered}, bundle.trainable, properties)
+    return ModelContents({name: values[name] for name in ordered}, bundle.trainable)
 
 
 def _of_checkpoint(file: Path) -> ModelContents:
@@ -159,7 +158,6 @@ def describe_upstream(path: Path) -> Bundle:
         engine="native",
         files={name: FileEntry.of(path / name) for name in _files(path)},
         more_outputs=tuple(outputs[1:]),
-        properties=held.properties,
     )
 
 

@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 
 import edged
-import edged_flower
 
-ROOTS = Path(edged.__file__).parent, Path(edged_flower.__file__).parent
+ROOT = Path(edged.__file__).parent
 
 
 def with_examples() -> list[str]:
     """Modules that show an example."""
     return [
-        ".".join(path.relative_to(root.parent).with_suffix("").parts)
-        for root in ROOTS
-        for path in sorted(root.rglob("*.py"))
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        for path in sorted(ROOT.rglob("*.py"))
         if ">>>" in path.read_text(encoding="utf-8")
     ]
 

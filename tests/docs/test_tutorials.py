@@ -24,6 +24,11 @@ _BLOCK = re.compile(
 )
 
 
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """Return mark, language and text of each code block of a page."""
+    return _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+
+
 def run(page: str, broker: Mosquitto, folder: Path) -> str:
     """Save the files of a tutorial in `folder`, run its shell lines there, and return what they print.
 
@@ -32,7 +37,7 @@ def run(page: str, broker: Mosquitto, folder: Path) -> str:
     page, and mosquitto's clients by files of options.
     """
     script = ["set -emo pipefail", f"cd {folder}", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
-    for mark, language, text in _BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
+    for mark, language, text in blocks(page):
         if mark.startswith("save: "):
             connected = text.replace('connect("localhost")', f'connect("localhost", {broker.port})')
             (folder / mark.removeprefix("save: ")).write_text(connected, encoding="utf-8")

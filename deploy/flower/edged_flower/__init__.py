@@ -1,13 +1,4 @@
-"""Flower for fleets of edged: an app that carries their rounds over Flower's transport.
+"""A Flower app whose nodes are edged daemons: they train and judge Flower's arrays on their own samples.
 
-Flower (Beutel et al., "Flower: a friendly federated learning research framework", 2020) is limited to the
-versions in `compat`. Nothing in `edged` knows it.
+Flower: Beutel et al. 2020, "Flower: a friendly federated learning research framework".
 """
-
-import sys
-from pathlib import Path
-
-
-def main() -> None:
-    """`edged-flower`: print the directory of the app, for `flwr run`."""
-    sys.stdout.write(f"{Path(__file__).with_name('app')}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from edged.workbench.demo.broker import free_port
 from tests.certificates import Authority
 from tests.running_device import wait_until
 
-ROOT = Path(__file__).parents[3]
+APP = Path(__file__).parents[3] / "deploy" / "flower"
 SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
 HOME = re.compile(r"AF_INET6?, .*(inet_addr\(\"127\.|inet_pton\(AF_INET6, \"(::1|::ffff:127\.))")
 
@@ -28,7 +29,7 @@ class FlowerSite:
         self.ca = authority.file
         self.cert, self.key = authority.issue("server", hosts=("localhost", "127.0.0.1"))
         path = f"{self._bin}:{os.environ['PATH']}"
-        own = {"FLWR_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT), "PATH": path}
+        own = {"FLWR_HOME": str(folder / "home"), "PYTHONPATH": str(APP), "PATH": path}
         self._environment = os.environ | SILENT | own
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (folder / "home").mkdir(exist_ok=True)
@@ -74,14 +75,19 @@ class FlowerSite:
     def flwr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command of Flower's."""
         return subprocess.run(
-            [str(self._bin / "flwr"), *arguments], capture_output=True, text=True, check=check, timeout=120,
+            [str(self._bin / "flwr"), *arguments], capture_output=True, text=True, check=check, timeout=300,
             env=self._environment, cwd=self.folder,
         )  # fmt: skip
 
-    def run_app(self, config: Path) -> None:
-        """Start a run with the coordinator that `config` describes."""
-        app = subprocess.run([self._bin / "edged-flower"], capture_output=True, text=True, check=True).stdout
-        self.flwr("run", app.strip(), "site", "--run-config", f'fleet-config="{config}"')
+    def run_app(self, app: Path = APP, **config: object) -> str:
+        """Run an app to its end with this run configuration; return what it logs."""
+        given = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items())
+        answer = self.flwr("run", str(app), "site", "--stream", "--run-config", given)
+        return answer.stdout + answer.stderr
+
+    def online(self) -> int:
+        """Number of SuperNodes that are connected."""
+        return self.flwr("supernode", "list", "site").stdout.count("online")
 
     def log(self, name: str) -> str:
         """What a program has said."""

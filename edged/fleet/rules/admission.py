@@ -39,7 +39,7 @@ class KnownRound:
     number: int
     id: str
     base: str
-    devices: frozenset[str] | None  # those that were chosen; None for all
+    devices: tuple[str, ...] | None  # those that were chosen; None for all
 
 
 @dataclass(frozen=True)

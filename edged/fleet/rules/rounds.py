@@ -10,13 +10,11 @@ it is the fleet's model, or the one before stays that.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement
-from edged.domain.json_fields import JsonObject
+from edged.domain.training.message import Message
 from edged.fleet.config import RoundSection
 from edged.fleet.rules.admission import KnownRound
 
@@ -26,7 +24,7 @@ Phase = Literal["waiting", "open", "trial", "approval", "done"]
 
 
 @dataclass(frozen=True)
-class FleetState:
+class FleetState(Message):
     """Where a fleet is. All of it survives a restart."""
 
     standing: BaseModelInfo  # the fleet's model
@@ -55,30 +53,6 @@ class FleetState:
         if self.phase == "open" and self.round is not None:
             found[self.number] = _remembered(self)
         return found
-
-    def to_json(self) -> JsonObject:
-        """Convert the state to JSON values."""
-        values = asdict(replace(self, round=None, past=()))
-        values["round"] = None if self.round is None else json.loads(self.round.payload())
-        values["past"] = [
-            [k.number, k.id, k.base, None if k.devices is None else sorted(k.devices)] for k in self.past
-        ]
-        return values
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> FleetState:
-        """Create a state from the values of `to_json`."""
-        past = tuple(
-            KnownRound(n, i, b, None if d is None else frozenset(d)) for n, i, b, d in values["past"]
-        )
-        announced, asked = values["round"], values["asked"]
-        typed = {
-            "standing": BaseModelInfo(**values["standing"]),
-            "round": None if announced is None else RoundAnnouncement.read(json.dumps(announced).encode()),
-            "asked": None if asked is None else tuple(asked),
-            "past": past,
-        }
-        return cls(**{**values, **typed})
 
 
 def opened(course: FleetState, announced: RoundAnnouncement, pace: RoundSection) -> FleetState:
@@ -155,8 +129,7 @@ def _announcement(course: FleetState) -> RoundAnnouncement:
 
 def _remembered(course: FleetState) -> KnownRound:
     announced = _announcement(course)
-    asked = None if course.asked is None else frozenset(course.asked)
-    return KnownRound(announced.round, announced.id, announced.base.hash, asked)
+    return KnownRound(announced.round, announced.id, announced.base.hash, course.asked)
 
 
 def _past(course: FleetState, keep: int) -> tuple[KnownRound, ...]:

@@ -32,7 +32,7 @@ LAYOUT = Layout.of(WEIGHTS)
 SETTINGS = RoundSettings(clip_norm=1.0)
 UPDATE = UpdateHeader("a", 3, ID, BASE, 10, 1, "0" * 64)
 LIMITS = AdmitSection(max_samples=100_000, max_norm=10.0)
-KNOWN = {3: KnownRound(3, ID, BASE, frozenset({"a"})), 2: KnownRound(2, ID, BASE, None)}
+KNOWN = {3: KnownRound(3, ID, BASE, ("a",)), 2: KnownRound(2, ID, BASE, None)}
 
 
 def said(blob: bytes, **fields: Any) -> UpdateHeader:

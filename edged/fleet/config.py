@@ -84,9 +84,6 @@ class AdmitSection(Section):
 
     max_samples: Count = Field(10_000, description="that a device counts for at most, however many it has")
     max_norm: float = Field(3.0, ge=1, description="norms up to so many times clip_norm are clipped")
-    staleness: int = Field(
-        2, ge=0, le=100, description="rounds after its own in which an update still counts"
-    )
 
 
 class ReduceSection(Section):

@@ -31,7 +31,8 @@ from edged.fleet.coordinator.status import (
     StatusPublisher,
     rollout_status,
 )
-from edged.fleet.coordinator.updates import LATE, RoundReports, UpdateAdmission
+from edged.fleet.coordinator.updates import RoundReports, UpdateAdmission
+from edged.fleet.rules.admission import LATE
 from edged.fleet.rules.aggregation import aggregate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import (
@@ -76,7 +77,7 @@ class Coordinator:
         channel: Channel | None = None,
     ) -> None:
         self._config, self._clock = config, clock or SystemClock()
-        self._pace, self._keep = config.round, config.admit.staleness + 2
+        self._pace = config.round
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
         self.journal = CoordinatorJournal(config.dir, disk=disk)
         self._reader = ControlReader(config.dir)
@@ -97,7 +98,7 @@ class Coordinator:
         self._published = 0.0
         self._publisher = StatusPublisher(self._announcer)
         self.latest_status: CoordinatorStatus | None = None  # the newest status, for other threads
-        self._ended, self._refused = Counter[str](), Counter[str]()  # since the start
+        self._ended = Counter[str]()  # rounds since the start, by outcome
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
@@ -168,7 +169,7 @@ class Coordinator:
                 self.reports.receive(device, number, payload, self.course)
         except RejectedUpdateError as problem:
             if problem.reason != LATE:  # a report that comes when the model is judged already
-                self.admission.refused[problem.reason] += 1
+                self.admission.count(problem)
             log.debug("fleet_message_refused", topic=delivery.topic, problem=problem.line())
 
     def _opened_payload(self, delivery: ReceivedMessage) -> bytes:
@@ -248,10 +249,7 @@ class Coordinator:
         """Persist the new state, then announce it."""
         self.journal.store(course)
         self.course = course
-        refused = Counter(self.admission.refused)
         self.admission.turn(course)
-        if not self.admission.refused:  # another round collects now
-            self._refused.update(refused)
         self.reports.turn(course)
         self._announcer.announce(course)
         self._publish_status(again=True)
@@ -321,7 +319,7 @@ class Coordinator:
             named = self._devices.of_stage(self.course, stage, now)
         log.info("rollout_stage", round=self.course.number, stage=self._config.stage_name(stage))
         until = now + self._config.gate.wait
-        self._transition(trial(self.course, model, named, stage, until, self._keep, self.course.asked))
+        self._transition(trial(self.course, model, named, stage, until, self.course.asked))
 
     def _next_stage(self, now: float) -> None:
         announced, stage = self.course.round, self.course.stage + 1
@@ -360,7 +358,7 @@ class Coordinator:
         accepted = verdict is None or verdict.accepted
         before = self.course.standing
         model = self.journal.base(digest) if accepted else before
-        course = ended(self.course, model, self._pace, now, self._keep)
+        course = ended(self.course, model, self._pace, now)
         self.journal.record(RoundRecord.of(self.course, course, digest, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
         self._ended["accepted" if accepted else "rejected"] += 1
@@ -394,7 +392,7 @@ class Coordinator:
             wanted=self._pace.devices,
             asked=None if course.asked is None else len(course.asked),
             refused=dict(self.admission.refused),
-            totals=RunTotals(dict(self._ended), dict(self._refused + self.admission.refused)),
+            totals=RunTotals(dict(self._ended), dict(self.admission.refused_in_all)),
             devices=len(states),
             ready=len(self._devices.ready(course, now)),
             paused=self._control.paused,

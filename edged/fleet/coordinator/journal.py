@@ -187,10 +187,6 @@ class CoordinatorJournal:
         """What devices have made of a round's model."""
         return AppendLog(self.path / "reports" / str(number), disk=self._disk)
 
-    def has_updates(self, number: int) -> bool:
-        """Whether updates of a round are stored."""
-        return (self.path / "rounds" / str(number)).exists()
-
     def forget(self, before: int) -> None:
         """Remove what came for rounds before this one."""
         for folder in (self.path / "rounds", self.path / "reports"):

@@ -15,7 +15,7 @@ from edged.errors import RejectedUpdateError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.journal import CoordinatorJournal
-from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender, discount
+from edged.fleet.rules.admission import LATE, admit, check_claims, check_round, check_sender
 from edged.fleet.rules.aggregation import RoundUpdate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 HELD_BYTES = 64 * 1024**2
 NAMES = 500
-LATE = "late"
 
 log = get_logger("edged.fleet")
 
@@ -42,10 +41,9 @@ class _Answers:
 
 @dataclass(frozen=True)
 class StoredUpdate(Message):
-    """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled."""
+    """Head of a stored update: `samples` as far as they count, `factor` by which its row is scaled."""
 
     device: str
-    round: int
     samples: int
     factor: float
     sha256: str
@@ -62,7 +60,7 @@ class PartialUpdates:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: dict[tuple[str, int], tuple[str, dict[int, bytes]]] = {}
+        self._waiting: dict[str, tuple[str, dict[int, bytes]]] = {}  # by device: hash and parts
         self.held = 0
 
     def add(self, update: UpdateHeader, piece: bytes) -> bytes | None:
@@ -72,7 +70,7 @@ class PartialUpdates:
         """
         if update.parts == 1:
             return piece
-        key = update.device, update.round
+        key = update.device
         if key in self._waiting and self._waiting[key][0] != update.sha256:
             self._drop(key)
         _, pieces = self._waiting.setdefault(key, (update.sha256, {}))
@@ -87,18 +85,24 @@ class PartialUpdates:
         self._drop(key)
         return b"".join(pieces[part] for part in range(update.parts))
 
-    def _bound(self, newest: tuple[str, int]) -> None:
+    def _bound(self, newest: str) -> None:
         # A device that continues with its parts is younger than one that does not.
         self._waiting[newest] = self._waiting.pop(newest)
         while self.held > self._limit and len(self._waiting) > 1:
             self._drop(next(iter(self._waiting)))
 
-    def _drop(self, key: tuple[str, int]) -> None:
+    def _drop(self, key: str) -> None:
         self.held -= sum(map(len, self._waiting.pop(key)[1].values()))
 
 
 class UpdateAdmission:
-    """Takes updates into the spool of the round that collects; `turn` tells where the fleet is."""
+    """Takes updates into the file of the round that is open.
+
+    Attributes
+    ----------
+    refused, refused_in_all
+        Messages that were refused in this round and since the start, by reason.
+    """
 
     def __init__(
         self,
@@ -108,68 +112,46 @@ class UpdateAdmission:
         course: FleetState,
         control: ControlReader,
     ) -> None:
-        self._config, self._journal, self._layout, self._control = config, journal, layout, control
-        self._limits, self._settings = config.admit, config.settings
-        self._parts = PartialUpdates(HELD_BYTES)
+        self._limits = config.admit
+        self._journal, self._layout, self._control = journal, layout, control
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
-        self.refused: Counter[str] = Counter()
-        # For each round that updates may be for: the hash of what each device has sent.
-        self._seen: dict[int, dict[str, bytes]] = {}
+        self.refused, self.refused_in_all = Counter[str](), Counter[str]()
         self._spool: AppendLog | None = None
-        self.course = course
-        self._begin(course.collecting)
+        self._records: dict[str, LogRecord] = {}  # by device
+        self._course = course
+        self._begin()
 
     def turn(self, course: FleetState) -> None:
-        """Continue with the state of `course`; where another round collects now, its spool is begun."""
-        self.course = course
-        if course.collecting != self._number:
+        """Continue with the state of `course`; a new round begins a file of its own."""
+        before, self._course = self._course, course
+        if course.number != before.number:
             self.close()
-            self._begin(course.collecting)
+            self.refused.clear()
+            self._begin()
 
-    def _begin(self, number: int) -> None:
-        self._number = number
-        self.refused.clear()
-        oldest = number - self._limits.staleness - 1
-        self._seen = {n: self._seen.get(n, {}) for n in range(oldest, number + 1)}
-        for other in range(oldest, number):
-            if self._journal.has_updates(other):
-                spool = self._journal.updates(other)
-                self._remember(spool.records)
-                spool.close()
+    def _begin(self) -> None:
+        number = self._course.number
         self._spool = self._journal.updates(number)
-        self._remember(self._spool.records)
-        self._newest: dict[str, tuple[int, LogRecord]] = {}
-        for record in self._spool.records:
-            head = record.head
-            self._count(head["device"], head["round"], record)
-        self._journal.forget(oldest)
-
-    def _remember(self, records: list[LogRecord]) -> None:
-        for head in (record.head for record in records):
-            if head["round"] in self._seen:
-                self._seen[head["round"]][head["device"]] = bytes.fromhex(head["sha256"])
-
-    def _count(self, device: str, number: int, record: LogRecord) -> None:
-        """Of one device's updates the newest counts."""
-        if device not in self._newest or self._newest[device][0] < number:
-            self._newest[device] = number, record
+        self._records = {record.head["device"]: record for record in self._spool.records}
+        self._parts = PartialUpdates(HELD_BYTES)
+        self._journal.forget(number)
 
     @property
     def accepted(self) -> int:
-        """Devices whose update has come for the round that collects."""
-        return len(self._newest)
+        """Number of devices whose update for the round was accepted."""
+        return len(self._records)
 
     @property
     def contributors(self) -> list[str]:
-        """Names of the devices whose updates have come for it, in order."""
-        return sorted(self._newest)
+        """Names of these devices, in order."""
+        return sorted(self._records)
 
     def updates(self) -> list[RoundUpdate]:
         """List the updates that count, in the order of names: the same whatever came first."""
         spool, excluded = self._opened(), self._control.read().excluded
         found = []
-        for device in sorted(self._newest.keys() - excluded):
-            _, record = self._newest[device]
+        for device in sorted(self._records.keys() - excluded):
+            record = self._records[device]
             head = StoredUpdate.from_json(record.head)
             found.append(RoundUpdate(head.samples, head.factor, partial(spool.read, record)))
         return found
@@ -182,44 +164,37 @@ class UpdateAdmission:
             answer = (update.round, update.id) if update.round == number else None
             check_sender(update, device, number, part)
             self._control.check(device)
-            if not self._is_new(update):
+            if self._is_stored(update):
                 self._answers[update.round, update.id].accepted.append(device)
-            elif (blob := self._whole(update, piece)) is not None:
-                self._accept(update, blob)
+            else:
+                self._add(update, piece)
         except RejectedUpdateError as problem:
             self._refuse(device, problem, answer)
 
-    def _is_new(self, update: UpdateHeader) -> bool:
-        """Whether the device has sent nothing for this round; another update than before is refused."""
-        known = self.course.known().get(update.round)
-        seen = self._seen.get(update.round, {}).get(update.device)
-        if known is None or known.id != update.id or seen is None:
-            return True
-        if seen != bytes.fromhex(update.sha256):
+    def _is_stored(self, update: UpdateHeader) -> bool:
+        """Return whether the update is stored already; refuse another one of the same device."""
+        announced, record = self._course.round, self._records.get(update.device)
+        if announced is None or announced.id != update.id or record is None:
+            return False
+        if record.head["sha256"] != update.sha256:
             raise RejectedUpdateError("duplicate", f"{update.device} has sent another update for this round")
-        return False
+        return True
 
-    def _whole(self, update: UpdateHeader, piece: bytes) -> bytes | None:
-        check_round(update, self.course.known(), self._number, self._limits)
+    def _add(self, update: UpdateHeader, piece: bytes) -> None:
+        """Add a part; with the last one, check the update and store it."""
+        announced = self._course.round
+        if announced is None:
+            raise RejectedUpdateError("round", "no round is open")
+        check_round(update, announced)
         check_claims(update, self._layout)
-        return self._parts.add(update, piece)
-
-    def _accept(self, update: UpdateHeader, blob: bytes) -> None:
-        announced = self.course.round
-        # Those of the round: the file may have changed since.
-        settings = self._settings if announced is None else announced.config
+        blob = self._parts.add(update, piece)
+        if blob is None:
+            return
+        settings = announced.config  # as it was announced: the file may have changed since
         found = admit(update, blob, self._layout, settings, self._limits, weight_encoding.unpack_coded)
-        late = self._number - update.round
-        stored = StoredUpdate(
-            device=update.device,
-            round=update.round,
-            samples=min(update.samples, self._limits.max_samples),
-            factor=found.factor * discount(late),
-            sha256=update.sha256,
-        )
-        record = self._opened().append(stored.to_json(), found.row.to_bytes())
-        self._count(stored.device, stored.round, record)
-        self._seen[stored.round][stored.device] = bytes.fromhex(stored.sha256)
+        samples = min(update.samples, self._limits.max_samples)
+        stored = StoredUpdate(update.device, samples, found.factor, update.sha256)
+        self._records[update.device] = self._opened().append(stored.to_json(), found.row.to_bytes())
         self._answers[update.round, update.id].accepted.append(update.device)
 
     def commit(self) -> list[tuple[int, Receipts]]:
@@ -244,11 +219,16 @@ class UpdateAdmission:
             raise ValueError("closed")
         return self._spool
 
+    def count(self, problem: RejectedUpdateError) -> None:
+        """Count a message that was refused."""
+        self.refused[problem.reason] += 1
+        self.refused_in_all[problem.reason] += 1
+
     def _refuse(self, device: str, problem: RejectedUpdateError, answer: tuple[int, str] | None) -> None:
         if not self.refused[problem.reason]:
             log.warning("update_refused", device=device, reason=problem.reason, problem=problem.line())
-        self.refused[problem.reason] += 1
-        announced = self.course.round
+        self.count(problem)
+        announced = self._course.round
         if answer is None and announced is not None:
             answer = announced.round, announced.id
         if answer is not None:

@@ -19,27 +19,17 @@ from edged.fleet.config import AdmitSection
 from edged.fleet.rules.layout import EncodedUpdate, Layout
 
 if TYPE_CHECKING:
-    from edged.domain.federated.messages import RoundSettings, UpdateHeader
+    from edged.domain.federated.messages import RoundAnnouncement, RoundSettings, UpdateHeader
     from edged.domain.training.weight_coding import Coded, Floats
 
 HEADERS = 64 * 1024
 """Bytes that names, shapes and scales may have beside the numbers."""
 
+LATE = "late"
+"""Reason of what comes for a round or a stage that is over."""
+
 ROUNDING = 1.02
 """What rounding to int8 may add to a norm without a word."""
-
-DISCOUNT = 0.5
-"""Exponent of the discount of late updates."""
-
-
-@dataclass(frozen=True)
-class KnownRound:
-    """A round that updates may be for, as in its messages: the one that is open, or one before it."""
-
-    number: int
-    id: str
-    base: str
-    devices: tuple[str, ...] | None  # those that were chosen; None for all
 
 
 @dataclass(frozen=True)
@@ -56,15 +46,6 @@ def largest(layout: Layout) -> int:
     return 4 * layout.size + 512 * len(layout.names) + 4 * layout.rows + HEADERS
 
 
-def discount(late: int) -> float:
-    """Return the factor of an update that comes `late` rounds after its own.
-
-    >>> discount(0), discount(3)
-    (1.0, 0.5)
-    """
-    return float((1 + late) ** -DISCOUNT)
-
-
 def check_sender(update: UpdateHeader, device: str, number: int | None, part: int | None) -> None:
     """Refuse an update whose line says something else than its topic, which the broker's rules guard."""
     if update.device != device:
@@ -73,21 +54,16 @@ def check_sender(update: UpdateHeader, device: str, number: int | None, part: in
         raise RejectedUpdateError("malformed", "round or part are not those of the topic")
 
 
-def check_round(
-    update: UpdateHeader, known: Mapping[int, KnownRound], current: int, limits: AdmitSection
-) -> int:
-    """How many rounds late an update is that would count in round `current`; refuse others."""
-    late = current - update.round
-    if late > limits.staleness:
-        raise RejectedUpdateError("stale", f"{late} rounds late, at most {limits.staleness} are taken")
-    found = known.get(update.round)
-    if found is None or found.id != update.id:
+def check_round(update: UpdateHeader, announced: RoundAnnouncement) -> None:
+    """Refuse an update that is not for the open round."""
+    if update.round < announced.round or (update.id == announced.id and announced.state != "open"):
+        raise RejectedUpdateError(LATE, f"round {update.round} is closed")
+    if update.id != announced.id:
         raise RejectedUpdateError("round", f"there was no such round {update.round}")
-    if found.base != update.base:
+    if announced.base.hash != update.base:
         raise RejectedUpdateError("base", "it is a difference to other weights than those of its round")
-    if found.devices is not None and update.device not in found.devices:
+    if not announced.names(update.device):
         raise RejectedUpdateError("not_chosen", f"{update.device} was not chosen for round {update.round}")
-    return late
 
 
 def check_claims(update: UpdateHeader, layout: Layout) -> None:

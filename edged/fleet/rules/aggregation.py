@@ -1,10 +1,8 @@
 """Many updates made one: by the mean, or by statistics that a share of bad devices cannot move far.
 
-McMahan et al. (2017) weigh by samples. Updates that come late are made smaller by their age, as in Xie et
-al., "Asynchronous federated optimization" (2019), and Nguyen et al., "Federated learning with buffered
-asynchronous aggregation" (2022). Median and trimmed mean follow Yin et al., "Byzantine-robust distributed
-learning: towards optimal statistical rates" (2018); they do not weigh devices by their samples, which a bad
-one would state too high.
+McMahan et al. (2017) weigh by samples. Median and trimmed mean follow Yin et al., "Byzantine-robust
+distributed learning: towards optimal statistical rates" (2018); they do not weigh devices by their samples,
+which a bad one would state too high.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ BLOCK_NUMBERS = 4 * 1024**2
 class RoundUpdate:
     """The admitted update of one device, whose row lies in a file.
 
-    `factor` is what it is multiplied with: clipping, and the discount of what is late. `read` returns so many
-    bytes of the row (see `EncodedUpdate.to_bytes`) from a position on.
+    `factor` clips its norm. `read` returns so many bytes of the row (see `EncodedUpdate.to_bytes`) from a
+    position on.
     """
 
     samples: int

@@ -16,7 +16,6 @@ from typing import Literal
 from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement
 from edged.domain.training.message import Message
 from edged.fleet.config import RoundSection
-from edged.fleet.rules.admission import KnownRound
 
 EXTENSIONS = 2
 
@@ -39,20 +38,7 @@ class FleetState(Message):
     extensions: int = 0  # how often the open round has been extended
     order: str = ""  # token of the operator's last order that was carried out
     until: float = 0.0  # when the present phase ends at the latest, seconds since the epoch
-    past: tuple[KnownRound, ...] = ()  # rounds for which updates are still taken, the newest last
     approved_by: str = ""  # the user who approved the latest stage
-
-    @property
-    def collecting(self) -> int:
-        """The round in which updates count that come now: the open one, or the next."""
-        return self.number if self.phase == "open" else self.number + 1
-
-    def known(self) -> dict[int, KnownRound]:
-        """Rounds for which updates are accepted, by number."""
-        found = {known.number: known for known in self.past}
-        if self.phase == "open" and self.round is not None:
-            found[self.number] = _remembered(self)
-        return found
 
 
 def opened(course: FleetState, announced: RoundAnnouncement, pace: RoundSection) -> FleetState:
@@ -91,13 +77,11 @@ def trial(
     devices: tuple[str, ...] | None,
     stage: int,
     until: float,
-    keep: int,
     asked: tuple[str, ...] | None,
 ) -> FleetState:
     """The round is closed, or the share before has agreed: `devices` try its model now, of all `asked`."""
-    past = _past(course, keep)
     announced = replace(_announcement(course), state="closed", base=model, devices=devices, deadline=until)
-    return replace(course, phase="trial", round=announced, asked=asked, stage=stage, until=until, past=past)
+    return replace(course, phase="trial", round=announced, asked=asked, stage=stage, until=until)
 
 
 def awaiting_approval(course: FleetState, now: float) -> FleetState:
@@ -105,14 +89,13 @@ def awaiting_approval(course: FleetState, now: float) -> FleetState:
     return replace(course, phase="approval", until=now)
 
 
-def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: float, keep: int) -> FleetState:
+def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: float) -> FleetState:
     """The round is done, and this is the fleet's model."""
-    past = _past(course, keep)
     version = course.version + (model.hash != course.standing.hash)
     announced = replace(_announcement(course), state="done", base=model, devices=None)
     return replace(
         course, phase="done", round=announced, standing=model, version=version, until=now + pace.every,
-        past=past, approved_by=course.approved_by if version > course.version else "",
+        approved_by=course.approved_by if version > course.version else "",
     )  # fmt: skip
 
 
@@ -125,14 +108,3 @@ def _announcement(course: FleetState) -> RoundAnnouncement:
     if course.round is None:
         raise ValueError("there is no round")
     return course.round
-
-
-def _remembered(course: FleetState) -> KnownRound:
-    announced = _announcement(course)
-    return KnownRound(announced.round, announced.id, announced.base.hash, course.asked)
-
-
-def _past(course: FleetState, keep: int) -> tuple[KnownRound, ...]:
-    """The newest `keep` rounds up to this one, which ends to collect where it was open."""
-    closing = (_remembered(course),) if course.phase == "open" else ()
-    return tuple(known for known in (*course.past, *closing) if known.number > course.number - keep)

@@ -234,35 +234,21 @@ def test_the_same_update_again_is_acknowledged_again(broker: Mosquitto, make_sit
     assert coordinator.admission.accepted == 1
 
 
-def test_what_comes_late_counts_in_the_next_round_and_less(broker: Mosquitto, make_site: MakeSite) -> None:
+def test_what_comes_late_is_refused_and_its_device_counts_in_the_next_round(
+    broker: Mosquitto, make_site: MakeSite
+) -> None:
     names = NAMES[:4]
     rounds = {"devices": 4, "quorum": 0.5, "deadline": "1s", "rounds": 2, "window": 0}
-    site = make_site(broker.port, round=rounds)
-    devices = site.senders(names, hold=names[3:], messages=first_of)
-    site.start()
-    devices.wait_state("done", 1)
+    site = make_site(broker.port, round=rounds | {"every": "1s"})
+    devices = site.senders(names, hold=names[3:])
+    coordinator = site.start()
+    closed = devices.wait_state("done", 1)
     devices.release()
+    devices.wait(lambda: devices.refused.get(closed.id) == {names[3]: "late"})
     site.finish()
-    drawn = {name: change_of(name, 1, SHAPES) for name in names}
-    total = sum(samples for _, samples in drawn.values())
-    late = 2**-0.5
-    moved = {
-        n: sum(c[n].astype(np.float64) * s * (late if d == names[3] else 1) for d, (c, s) in drawn.items())
-        / total
-        for n in SHAPES
-    }
-    lineage = read_lineage(site.dir)
-    before, after = (site.model(entry.model) for entry in lineage)
-    for name, value in moved.items():
-        assert np.allclose(after[name] - before[name], value, atol=2e-4)
-
-
-def first_of(told: RoundAnnouncement, name: str) -> list[tuple[str, bytes]]:
-    """What was learned in the first round in both, so that the sum is known; of the last device once."""
-    if name == NAMES[3] and told.round == 2:
-        return []
-    update, blob = update_of(told, name, *change_of(name, 1, SHAPES))
-    return list(update.messages(FleetTopics(FLEET), blob))
+    assert coordinator.admission.contributors == names
+    expected = expected_model(expected_model(base_weights(), names[:3], 1), names, 2)
+    assert_close(standing(site), expected)
 
 
 def test_a_round_without_a_quorum_goes_on(broker: Mosquitto, make_site: MakeSite) -> None:

@@ -102,22 +102,6 @@ def test_an_update_may_be_as_long_as_configured(tmp_path: Path, most: float, acc
     assert fleet.coordinator.admission.accepted == accepted
 
 
-@pytest.mark.parametrize(("staleness", "accepted"), [(0, 0), (2, 1)])
-def test_a_late_update_counts_as_long_as_configured(tmp_path: Path, staleness: int, accepted: int) -> None:
-    fleet = opened(made(tmp_path, "admit.staleness", staleness))
-    late = fleet.update_of("a")
-    for _ in range(3):  # without updates the first round is given up, and the second opened
-        fleet.wait(101)
-    for name in NAMES:
-        fleet.state(name)
-    fleet.wait(2)
-    assert (fleet.coordinator.course.number, fleet.coordinator.course.phase) == (2, "open")
-    for topic, payload in late:
-        fleet.line.say(topic, payload)
-    fleet.turns()
-    assert fleet.coordinator.admission.accepted == accepted
-
-
 @pytest.mark.parametrize(("least", "asked"), [(1, 1), (5, 5)])
 def test_a_trial_asks_at_least_as_many_devices_as_configured(tmp_path: Path, least: int, asked: int) -> None:
     gate = {"wait": "50s", "stages": [0.1, 1.0], "least": least}

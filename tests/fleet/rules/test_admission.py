@@ -12,17 +12,11 @@ import numpy as np
 import pytest
 import zstandard
 
-from edged.domain.federated.messages import RoundSettings, UpdateHeader
+from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement, RoundSettings, UpdateHeader
 from edged.domain.training.weight_coding import Coded, code
 from edged.errors import RejectedUpdateError
 from edged.fleet.config import AdmitSection
-from edged.fleet.rules.admission import (
-    KnownRound,
-    admit,
-    check_round,
-    check_sender,
-    largest,
-)
+from edged.fleet.rules.admission import admit, check_round, check_sender, largest
 from edged.fleet.rules.layout import Layout
 from edged.mqtt import weight_encoding
 
@@ -32,7 +26,9 @@ LAYOUT = Layout.of(WEIGHTS)
 SETTINGS = RoundSettings(clip_norm=1.0)
 UPDATE = UpdateHeader("a", 3, ID, BASE, 10, 1, "0" * 64)
 LIMITS = AdmitSection(max_samples=100_000, max_norm=10.0)
-KNOWN = {3: KnownRound(3, ID, BASE, ("a",)), 2: KnownRound(2, ID, BASE, None)}
+ROUND = RoundAnnouncement(
+    "plant", 3, ID, "open", "f00", BaseModelInfo(BASE, 10, 1), 0.0, 100.0, 5.0, ("a",), SETTINGS
+)
 
 
 def said(blob: bytes, **fields: Any) -> UpdateHeader:
@@ -157,16 +153,16 @@ def test_the_line_says_what_the_topic_says() -> None:
     assert reason(lambda: check_sender(replace(UPDATE, parts=2), "a", 3, None)) == "malformed"
 
 
-def test_rounds_and_bases_that_are_known() -> None:
-    limits = AdmitSection(staleness=2)
-    assert check_round(UPDATE, KNOWN, 3, limits) == 0
-    assert check_round(replace(UPDATE, round=2), KNOWN, 3, limits) == 1
+def test_only_updates_for_the_open_round_are_taken() -> None:
+    check_round(UPDATE, ROUND)
     cases = {
-        "round": [replace(UPDATE, id="c" * 32), replace(UPDATE, round=9)],
-        "base": [replace(UPDATE, base="c" * 64)],
-        "not_chosen": [replace(UPDATE, device="z")],
+        "late": (replace(UPDATE, round=2, id="c" * 32), ROUND),
+        "round": (replace(UPDATE, id="c" * 32), ROUND),
+        "base": (replace(UPDATE, base="c" * 64), ROUND),
+        "not_chosen": (replace(UPDATE, device="z"), ROUND),
     }
-    for expected, given in cases.items():
-        for update in given:
-            assert reason(lambda update=update: check_round(update, KNOWN, 3, limits)) == expected  # type: ignore[misc]
-    assert reason(lambda: check_round(replace(UPDATE, round=2), KNOWN, 5, limits)) == "stale"
+    for expected, (update, announced) in cases.items():
+        assert reason(lambda update=update, announced=announced: check_round(update, announced)) == expected  # type: ignore[misc]
+    for state in ("closed", "done"):
+        assert reason(lambda state=state: check_round(UPDATE, replace(ROUND, state=state))) == "late"  # type: ignore[misc]
+    assert reason(lambda: check_round(replace(UPDATE, round=9, id="c" * 32), ROUND)) == "round"

@@ -11,7 +11,6 @@ from edged.domain.training.weight_coding import Floats, code, decode
 from edged.errors import CorruptError, NoDataError
 from edged.fleet.config import ReduceSection
 from edged.fleet.rules import aggregation
-from edged.fleet.rules.admission import discount
 from edged.fleet.rules.aggregation import RoundUpdate, aggregate
 from edged.fleet.rules.layout import EncodedUpdate, Layout
 
@@ -123,10 +122,6 @@ def test_blocks_of_columns_make_the_same_statistic_as_all_at_once(
     whole = aggregate(MEDIAN, given, LAYOUT)
     monkeypatch.setattr(aggregation, "BLOCK_NUMBERS", numbers)
     assert np.array_equal(aggregate(MEDIAN, given, LAYOUT), whole)
-
-
-def test_what_is_late_counts_less() -> None:
-    assert [round(discount(late), 3) for late in range(3)] == [1.0, 0.707, 0.577]
 
 
 def test_a_row_is_the_update_and_survives_as_bytes() -> None:

@@ -65,31 +65,22 @@ def test_a_round_that_goes_on_has_more_time_and_devices() -> None:
 
 def test_from_open_to_done() -> None:
     course = opened(FleetState(OLD), told(1), PACE)
-    assert (course.collecting, list(course.known())) == (1, [1])
-    course = trial(course, NEW, ("a",), 0, 60.0, 2, course.asked)
+    course = trial(course, NEW, ("a",), 0, 60.0, course.asked)
     assert course.round is not None
     assert (course.round.state, course.round.base, course.round.devices) == ("closed", NEW, ("a",))
-    assert (course.collecting, course.known()[1].base, course.standing) == (2, OLD.hash, OLD)
-    course = trial(course, NEW, None, 1, 60.0, 2, course.asked)
-    assert len(course.past) == 1
-    done = ended(course, NEW, PACE, 70.0, keep=2)
+    assert (course.number, course.standing) == (1, OLD)
+    course = trial(course, NEW, None, 1, 60.0, course.asked)
+    done = ended(course, NEW, PACE, 70.0)
     assert done.round is not None
     assert (done.round.state, done.standing, done.version, done.until) == ("done", NEW, 1, 80.0)
-    back = ended(course, OLD, PACE, 70.0, keep=2)
+    back = ended(course, OLD, PACE, 70.0)
     assert (back.standing, back.version) == (OLD, 0)
     assert not finished(done, PACE)
-    assert finished(ended(opened(done, told(2), PACE), NEW, PACE, 0.0, 2), PACE)
-
-
-def test_rounds_are_forgotten_in_time() -> None:
-    course = FleetState(OLD)
-    for number in range(1, 6):
-        course = ended(opened(course, told(number, None), PACE), NEW, PACE, 0.0, keep=2)
-    assert sorted(course.known()) == [4, 5]
+    assert finished(ended(opened(done, told(2), PACE), NEW, PACE, 0.0), PACE)
 
 
 def test_a_course_survives_a_restart() -> None:
-    course = trial(opened(FleetState(OLD), told(1), PACE), NEW, ("a",), 0, 60.0, 2, ("a", "b"))
+    course = trial(opened(FleetState(OLD), told(1), PACE), NEW, ("a",), 0, 60.0, ("a", "b"))
     for made in (FleetState(OLD), course, opened(FleetState(OLD), told(1, None), PACE)):
         assert FleetState.from_json(made.to_json()) == made
 

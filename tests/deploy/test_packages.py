@@ -215,6 +215,6 @@ def test_packages_hold_what_a_configuration_may_ask_for() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     offered = set(re.findall(r"(?m)^(\w+) = \[", section))
-    assert offered - extras == {"offline", "demo", "parquet"}
+    assert offered - extras == {"demo", "parquet"}
     pinned = (ROOT / "deploy" / "constraints-all.txt").read_text()
     assert set(pinned.partition("extras ")[2].partition(", with")[0].split(", ")) == extras

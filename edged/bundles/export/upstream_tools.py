@@ -12,7 +12,7 @@ import onnx
 
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
-from edged.errors import BundleError, ConfigError, UnavailableError
+from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
 
 ORT_SUFFIX = ".ort"
@@ -80,7 +80,7 @@ def required_operators(path: Path, purpose: str = "all", *, types: bool = False)
     operator is followed by the types that it needs.
 
     Raises ConfigError when there is no such purpose; BundleError or CorruptError when the bundle cannot be
-    read; UnavailableError when onnxruntime's tool cannot be used here.
+    read.
     """
     if purpose not in PURPOSES:
         remedy = f"one of {', '.join(PURPOSES)}"
@@ -88,14 +88,7 @@ def required_operators(path: Path, purpose: str = "all", *, types: bool = False)
     bundle = Bundle.open(path)
     start = "inference_" if purpose == "serving" else ""
     graphs = [n for n in sorted(bundle.files) if n.endswith(".onnx") and n.startswith(start)]
-    try:
-        tool = importlib.import_module("onnxruntime.tools.ort_format_model")
-    except ImportError as problem:
-        raise UnavailableError(
-            f"operators cannot be listed: {problem}",
-            where="onnxruntime.tools",
-            remedy="pip install flatbuffers",
-        ) from problem
+    tool = importlib.import_module("onnxruntime.tools.ort_format_model")
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # the tool leaves the closing of files to others
         made, out = [], Path(folder) / "required.config"

@@ -1,8 +1,8 @@
 """onnxruntime's training checkpoint as bytes, read and written without its training package.
 
 A FlatBuffer with identifier `ODTC`; tables and fields are those of onnxruntime 1.19.2's
-`onnxruntime/core/flatbuffers/schema/ort_training_checkpoint.fbs` and `ort.fbs`, the byte layout is that
-of the FlatBuffers internals document. Only what float32 checkpoints hold is covered.
+`onnxruntime/core/flatbuffers/schema/ort_training_checkpoint.fbs` and `ort.fbs`. Only what float32 checkpoints
+hold is covered.
 
 A nominal checkpoint names the parameters and holds no values. Where the values are too much for a FlatBuffer,
 they lie in a second file, `<checkpoint>.data`.
@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flatbuffers import number_types as N  # noqa: N812  as its own generator names it
+from flatbuffers.builder import Builder
+from flatbuffers.table import Table
 from numpy.typing import NDArray
-
-from edged.engines.onnx.flatbuffer import FlatTable, root
 
 IDENTIFIER = b"ODTC"
 VERSION = 2
@@ -34,6 +35,7 @@ DATA = ".data"
 
 Floats = NDArray[np.float32]
 Property = int | float | str
+_NUMBERS = {int: N.Int64Flags, float: N.Float32Flags}
 
 
 class FormatError(ValueError):
@@ -77,21 +79,21 @@ def load(content: bytes, data: NDArray[np.uint8] | None = None) -> TrainingCheck
     if content[4:8] != IDENTIFIER:
         raise FormatError("it has another beginning")
     try:
-        return _checkpoint(root(content, IDENTIFIER), data)
+        return _checkpoint(_Table(content, struct.unpack_from("<I", content)[0]), data)
     except FormatError:
         raise
-    except (struct.error, ValueError, IndexError) as problem:
+    except (struct.error, ValueError, IndexError, TypeError) as problem:
         raise FormatError("it ends too early, or points outside of itself") from problem
 
 
-def _checkpoint(table: FlatTable, data: NDArray[np.uint8] | None) -> TrainingCheckpoint:
-    if table.number(0, "<i") != VERSION:
-        raise FormatError(f"its version is {table.number(0, '<i')}, not {VERSION}")
+def _checkpoint(table: _Table, data: NDArray[np.uint8] | None) -> TrainingCheckpoint:
+    if table.number(0, N.Int32Flags) != VERSION:
+        raise FormatError(f"its version is {table.number(0, N.Int32Flags)}, not {VERSION}")
     module = table.table(1)
     if module is None:
         raise FormatError("its parameters are missing")
-    nominal, groups = bool(module.number(2, "<B")), table.tables(2)
-    outside = bool(module.number(3, "<B"))
+    nominal, groups = bool(module.number(2, N.BoolFlags)), table.tables(2)
+    outside = bool(module.number(3, N.BoolFlags))
     if outside and data is None:
         raise FormatError(f"its parameters are in another file, which is missing: *{DATA}")
     decode = _named if nominal else partial(_tensor, data=data if outside else None)
@@ -103,173 +105,165 @@ def _checkpoint(table: FlatTable, data: NDArray[np.uint8] | None) -> TrainingChe
             for group in groups
             for state in group.tables(3)
         },
-        step=int(groups[0].number(1, "<q")) if groups else 0,
+        step=int(groups[0].number(1, N.Int64Flags)) if groups else 0,
         properties=_properties(table.table(3)),
         nominal=nominal,
     )
 
 
-def _properties(bag: FlatTable | None) -> dict[str, Property]:
+def _properties(bag: _Table | None) -> dict[str, Property]:
     if bag is None:
         return {}
-    found: dict[str, Property] = {item.text(0): int(item.number(1, "<q")) for item in bag.tables(0)}
-    found |= {item.text(0): float(item.number(1, "<f")) for item in bag.tables(1)}
+    found: dict[str, Property] = {item.text(0): int(item.number(1, N.Int64Flags)) for item in bag.tables(0)}
+    found |= {item.text(0): float(item.number(1, N.Float32Flags)) for item in bag.tables(1)}
     return found | {item.text(0): item.text(1) for item in bag.tables(2)}
 
 
-def _named(table: FlatTable) -> tuple[str, Floats]:
+def _named(table: _Table) -> tuple[str, Floats]:
     return table.text(0), np.empty(0, np.float32)
 
 
-def _tensor(table: FlatTable, data: NDArray[np.uint8] | None) -> tuple[str, Floats]:
+def _tensor(table: _Table, data: NDArray[np.uint8] | None) -> tuple[str, Floats]:
     name, shape = table.text(0), table.longs(2)
     size = 4 * math.prod(shape)
     raw: Any = table.raw(4)
     if data is not None and not raw:
-        start = int(table.number(6, "<q"))
+        start = int(table.number(6, N.Int64Flags))
         raw = data[start : start + size] if start >= 0 else raw
-    if table.number(3, "<i") != FLOAT or len(raw) != size:
+    if table.number(3, N.Int32Flags) != FLOAT or len(raw) != size:
         raise FormatError(f"{name!r} is no whole float32 tensor")
     return name, np.frombuffer(raw, "<f4").astype(np.float32).reshape(shape)
 
 
+class _Table:
+    """A table of a FlatBuffer; a field that is absent is 0, empty or None."""
+
+    def __init__(self, content: bytes, at: int) -> None:
+        self._content, self._table = content, Table(content, at)
+
+    def _place(self, number: int) -> int:
+        """Position of a field behind that of the table; 0 where it is absent."""
+        return int(self._table.Offset(4 + 2 * number))
+
+    def number(self, number: int, flags: Any) -> Any:
+        """Return a number of this type."""
+        place = self._place(number)
+        return self._table.Get(flags, self._table.Pos + place) if place else 0
+
+    def table(self, number: int) -> _Table | None:
+        """Return a field that is another table."""
+        place = self._place(number)
+        return _Table(self._content, self._table.Indirect(self._table.Pos + place)) if place else None
+
+    def vector(self, number: int) -> tuple[int, int]:
+        """First byte of a vector, and how many elements it has."""
+        place = self._place(number)
+        if not place:
+            return 0, 0
+        length = int(self._table.VectorLen(place))
+        if length > len(self._content):
+            raise IndexError(length)
+        return int(self._table.Vector(place)), length
+
+    def raw(self, number: int) -> bytes:
+        """Return a vector of bytes."""
+        start, length = self.vector(number)
+        return self._content[start : start + length]
+
+    def text(self, number: int) -> str:
+        """Return a field that is a string."""
+        return self.raw(number).decode()
+
+    def longs(self, number: int) -> tuple[int, ...]:
+        """Return a vector of int64."""
+        start, length = self.vector(number)
+        return struct.unpack_from(f"<{length}q", self._content, start)
+
+    def tables(self, number: int) -> list[_Table]:
+        """Return a vector of tables."""
+        start, length = self.vector(number)
+        return [_Table(self._content, self._table.Indirect(start + 4 * i)) for i in range(length)]
+
+
 def dump(checkpoint: TrainingCheckpoint, places: Mapping[str, int] | None = None) -> bytes:
-    """The checkpoint as onnxruntime writes it; equal ones give equal bytes.
+    """Return the checkpoint as onnxruntime reads it; equal ones give equal bytes.
 
     With `places` the values of parameters are in its second file, and begin there at these bytes.
     """
-    writer = _Writer()
-    writer.content += struct.pack("<I4s", 0, IDENTIFIER)
-    form = partial(_parameter, writer, nominal=checkpoint.nominal, places=places)
-    module: list[_Field] = [
-        (0, "", writer.tables([form(*item) for item in sorted(checkpoint.trainable.items())])),
-        (1, "", writer.tables([form(*item) for item in sorted(checkpoint.frozen.items())])),
+    to = Builder()
+    form = partial(_write_parameter, to, nominal=checkpoint.nominal, places=places)
+    module = [
+        _write_vector(to, [form(*item) for item in sorted(parameters.items())])
+        for parameters in (checkpoint.trainable, checkpoint.frozen)
     ]
-    flags: list[_Field] = [(2, "<B", 1)] if checkpoint.nominal else []
-    flags += [(3, "<B", 1)] if places is not None else []
-    fields: list[_Field] = [(0, "<i", VERSION), (1, "", writer.table([*module, *flags]))]
-    if checkpoint.moments:
-        fields.append((2, "", writer.tables([_group(writer, checkpoint)])))
-    if checkpoint.properties:
-        fields.append((3, "", _property_bag(writer, checkpoint.properties)))
-    struct.pack_into("<I", writer.content, 0, writer.table(fields)())
-    return bytes(writer.content)
+    flags = [(N.BoolFlags, checkpoint.nominal), (N.BoolFlags, places is not None)]
+    fields = [(N.Int32Flags, VERSION), (None, _write_table(to, [*((None, one) for one in module), *flags]))]
+    groups = _write_vector(to, [_write_group(to, checkpoint)]) if checkpoint.moments else 0
+    properties = _write_properties(to, checkpoint.properties) if checkpoint.properties else 0
+    to.Finish(_write_table(to, [*fields, (None, groups), (None, properties)]), IDENTIFIER)
+    return bytes(to.Output())
 
 
-def _parameter(
-    writer: _Writer, name: str, value: Floats, *, nominal: bool, places: Mapping[str, int] | None
-) -> Callable[[], int]:
+def _write_table(to: Builder, fields: Sequence[tuple[Any, Any]]) -> int:
+    """Write a table of numbers, each with its type, and of things written before; those of 0 are absent."""
+    to.StartObject(len(fields))
+    for number, (flags, value) in enumerate(fields):
+        if flags is not None:
+            to.PrependSlot(flags, number, value, 0)
+        elif value:
+            to.PrependUOffsetTRelativeSlot(number, value, 0)
+    return int(to.EndObject())
+
+
+def _write_vector(to: Builder, tables: Sequence[int]) -> int:
+    to.StartVector(4, len(tables), 4)
+    for table in reversed(tables):
+        to.PrependUOffsetTRelative(table)
+    return int(to.EndVector())
+
+
+def _write_tensor(
+    to: Builder, name: str, shape: Sequence[int], values: bytes | None, at: int | None = None
+) -> int:
+    """Write a tensor whose values are these, or begin at a byte of the second file."""
+    dims = to.CreateNumpyVector(np.array(shape, np.int64))
+    raw = 0 if values is None else to.CreateByteVector(values)
+    fields = [(None, to.CreateString(name)), (None, 0), (None, dims), (N.Int32Flags, FLOAT), (None, raw)]
+    # A place of 0 is not absent: its field is there.
+    to.ForceDefaults(at is not None)
+    table = _write_table(to, fields if at is None else [*fields, (None, 0), (N.Int64Flags, at)])
+    to.ForceDefaults(False)
+    return table
+
+
+def _write_parameter(
+    to: Builder, name: str, value: Floats, *, nominal: bool, places: Mapping[str, int] | None
+) -> int:
     if nominal:
-        return _tensor_fields(writer, name, (), (4, "", writer.raw(b"")))
-    if places is None:
-        return _whole_tensor(writer, name, value)
-    return _tensor_fields(writer, name, value.shape, (6, "<q", places[name]))
+        return _write_tensor(to, name, (), b"")
+    if places is not None:
+        return _write_tensor(to, name, value.shape, None, places[name])
+    return _write_tensor(to, name, value.shape, value.astype("<f4").tobytes())
 
 
-def _property_bag(writer: _Writer, properties: Mapping[str, Property]) -> Callable[[], int]:
-    """Three lists of a name and a value, one a kind: whole numbers, float32 numbers, texts."""
-    kinds: list[list[Callable[[], int]]] = [[], [], []]
-    for name, value in sorted(properties.items()):
-        if isinstance(value, str):
-            kinds[2].append(writer.table([(0, "", writer.text(name)), (1, "", writer.text(value))]))
-        elif isinstance(value, float):
-            kinds[1].append(writer.table([(0, "", writer.text(name)), (1, "<f", value)]))
-        else:
-            kinds[0].append(writer.table([(0, "", writer.text(name)), (1, "<q", value)]))
-    return writer.table([(number, "", writer.tables(items)) for number, items in enumerate(kinds)])
-
-
-# Number of the field, its struct format and value; or "" and what writes the thing it points at.
-_Field = tuple[int, str, "int | float | Callable[[], int]"]
-
-
-def _group(writer: _Writer, checkpoint: TrainingCheckpoint) -> Callable[[], int]:
+def _write_group(to: Builder, checkpoint: TrainingCheckpoint) -> int:
     states = []
     for name, kept in sorted(checkpoint.moments.items()):
-        moments = [_whole_tensor(writer, f"momentum{i}", value) for i, value in enumerate(kept)]
-        states.append(writer.table([(0, "", writer.text(name)), (1, "", writer.tables(moments))]))
-    numbers: list[_Field] = [(1, "<q", checkpoint.step), (2, "<f", INITIAL_RATE)]
-    return writer.table([(0, "", writer.text(GROUP)), *numbers, (3, "", writer.tables(states))])
+        moments = [
+            _write_tensor(to, f"momentum{i}", value.shape, value.astype("<f4").tobytes())
+            for i, value in enumerate(kept)
+        ]
+        held = _write_vector(to, moments)
+        states.append(_write_table(to, [(None, to.CreateString(name)), (None, held)]))
+    held, group = _write_vector(to, states), to.CreateString(GROUP)
+    numbers = [(N.Int64Flags, checkpoint.step), (N.Float32Flags, INITIAL_RATE)]
+    return _write_table(to, [(None, group), *numbers, (None, held)])
 
 
-def _whole_tensor(writer: _Writer, name: str, value: Floats) -> Callable[[], int]:
-    return _tensor_fields(writer, name, value.shape, (4, "", writer.raw(value.astype("<f4").tobytes())))
-
-
-def _tensor_fields(writer: _Writer, name: str, shape: Sequence[int], values: _Field) -> Callable[[], int]:
-    """A tensor whose values are in `values`, or at the place in another file that it names."""
-    return writer.table([(0, "", writer.text(name)), (2, "", writer.longs(shape)), (3, "<i", FLOAT), values])
-
-
-class _Writer:
-    """Front to back: a thing is written, then what it points at; offsets are filled in then."""
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-
-    def _align(self, size: int, ahead: int = 0) -> None:
-        self.content += bytes(-(len(self.content) + ahead) % size)
-
-    def table(self, fields: Sequence[_Field]) -> Callable[[], int]:
-        """What writes this table and returns its position."""
-
-        def write() -> int:
-            # Largest first, so that all are aligned when the first is.
-            ordered = sorted(fields, key=lambda item: -struct.calcsize(item[1] or "<I"))
-            slots = 1 + max(item[0] for item in fields)
-            places, size = [0] * slots, 8
-            for number, form, _ in ordered:
-                places[number] = size
-                size += struct.calcsize(form or "<I")
-            self._align(8, 4 + 2 * slots)
-            vtable = len(self.content)
-            self.content += struct.pack(f"<HH{slots}H", 4 + 2 * slots, size, *places)
-            at = len(self.content)
-            self.content += struct.pack("<i", at - vtable) + bytes(size - 4)
-            self._fill(at, places, fields)
-            return at
-
-        return write
-
-    def _fill(self, at: int, places: list[int], fields: Sequence[_Field]) -> None:
-        for number, form, value in fields:
-            place = at + places[number]
-            if callable(value):
-                target = value()
-                struct.pack_into("<I", self.content, place, target - place)
-            else:
-                struct.pack_into(form, self.content, place, value)
-
-    def tables(self, items: Sequence[Callable[[], int]]) -> Callable[[], int]:
-        """Return the writer of a vector of tables."""
-
-        def write() -> int:
-            self._align(4)
-            at = len(self.content)
-            self.content += struct.pack("<I", len(items)) + bytes(4 * len(items))
-            for i, item in enumerate(items):
-                place = at + 4 + 4 * i
-                target = item()
-                struct.pack_into("<I", self.content, place, target - place)
-            return at
-
-        return write
-
-    def _vector(self, length: int, data: bytes, alignment: int) -> int:
-        self._align(alignment, 4)
-        at = len(self.content)
-        self.content += struct.pack("<I", length) + data
-        return at
-
-    def longs(self, values: Sequence[int]) -> Callable[[], int]:
-        """Return the writer of a vector of int64."""
-        return lambda: self._vector(len(values), struct.pack(f"<{len(values)}q", *values), 8)
-
-    def raw(self, data: bytes) -> Callable[[], int]:
-        """Return the writer of a vector of bytes."""
-        return lambda: self._vector(len(data), data, 16)
-
-    def text(self, value: str) -> Callable[[], int]:
-        """Return the writer of a string."""
-        data = value.encode()
-        return lambda: self._vector(len(data), data + b"\0", 4)
+def _write_properties(to: Builder, properties: Mapping[str, Property]) -> int:
+    """Write three lists of a name and a value, one a kind: whole numbers, float32 numbers, texts."""
+    kinds: dict[type, list[int]] = {int: [], float: [], str: []}
+    for name, value in sorted(properties.items()):
+        held = (None, to.CreateString(value)) if isinstance(value, str) else (_NUMBERS[type(value)], value)
+        kinds[type(value)].append(_write_table(to, [(None, to.CreateString(name)), held]))
+    return _write_table(to, [(None, _write_vector(to, items)) for items in kinds.values()])

@@ -16,7 +16,7 @@ fleet_app = typer.Typer(
     help="Manage many devices on one broker, and let them improve one model.", no_args_is_help=True
 )
 
-Action = Literal["pause", "resume", "abandon", "skip", "approve"]
+Action = Literal["pause", "resume", "abandon", "approve"]
 DeviceName = Annotated[str, Argument(metavar="DEVICE", help="device ID")]
 FleetPath = Annotated[Path, Argument(metavar="CONFIG", help="configuration file of the fleet (YAML)")]
 
@@ -84,12 +84,11 @@ def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
 
 @fleet_app.command("round")
 def fleet_round(
-    action: Annotated[Action, Argument(help="pause, resume, abandon, skip or approve")], config: FleetPath
+    action: Annotated[Action, Argument(help="pause, resume, abandon or approve")], config: FleetPath
 ) -> None:
-    """Control a fleet's rounds: pause, resume, abandon one, skip to its next step, or approve its model.
+    """Control a fleet's rounds: pause, resume, abandon one, or approve its model.
 
     abandon ends the round without its model: devices that have it try the model before it again.
-    skip stops waiting: for more updates or reports, for approval, or for the next round.
     approve lets a model that waits for approval go to the next stage.
     It takes effect whether the coordinator runs or is started later.
     """

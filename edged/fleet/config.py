@@ -59,8 +59,6 @@ class ChooseSection(Section):
     min_samples: int = Field(50, ge=0, description="new labelled samples that a device must have")
     max_age: Duration = Field(3600.0, gt=0, description="since its last message")
     idle: bool = Field(True, description="it has nothing to train for itself")
-    charged: bool = Field(True, description="it has power")
-    cool: bool = Field(True, description="it is not hot")
 
 
 class TrainSection(Section):

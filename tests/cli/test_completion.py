@@ -25,7 +25,7 @@ def _bash(*words: str) -> set[str]:
 
 def test_bash_completes_commands_options_and_words_with_a_choice() -> None:
     assert _bash("st") == {"status"}
-    assert _bash("fleet", "round", "") == {"pause", "resume", "abandon", "skip", "approve"}
+    assert _bash("fleet", "round", "") == {"pause", "resume", "abandon", "approve"}
     assert {"--allow-downgrade", "--help"} <= _bash("run", "--")
 
 

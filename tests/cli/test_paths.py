@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -19,6 +20,9 @@ from edged.fleet.coordinator.coordinator import Coordinator
 from tests.cli.commands_walk import Command, commands, ordinary, right_paths
 from tests.commands import COMMAND, edged, two_classes, write_config
 from tests.fleet.coordinator.channel import Line, Time
+
+if TYPE_CHECKING:
+    from edged.mqtt.client.session import Session
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = {  # by each command that writes a file, or a directory with these names
@@ -49,7 +53,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ["train", folder / "edged.yaml"],
     ):
         edged(*words)
-    Coordinator(load(folder / "fleet.yaml"), clock=Time(), channel=Line()).close()  # it has run here
+    Coordinator(
+        load(folder / "fleet.yaml"), clock=Time(), session=cast("Session", Line())
+    ).close()  # it has run here
     names = {
         "config": "edged.yaml", "configs": "edged.yaml", "data": "data.npz", "model": "model.onnx",
         "bundle": "bundle", "file": "bundle.edged", "key": "key", "source": "bundle",

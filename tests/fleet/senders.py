@@ -164,7 +164,7 @@ class Senders:
         for name in self._names:
             values: dict[str, Any] = {
                 "device": name, "at": time.time(), "bundle": "f00", "version": "1", "samples": 100,
-                "ready": True, "why_not": "", "idle": True, "charged": True, "cool": True, "last_round": 0,
+                "ready": True, "why_not": "", "idle": True, "last_round": 0,
             } | fields  # fmt: skip
             self.publish(name, self.topics.state(name), DeviceState(**values).payload(), retain=True)
 

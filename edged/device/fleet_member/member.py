@@ -9,10 +9,11 @@ import queue
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from edged import __version__
 from edged.clock import Clock
 from edged.config import FleetConfig
 from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult
 
 R = TypeVar("R")
-Fields = dict[str, Any]
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 30.0  # until something that has failed is tried again
@@ -87,7 +87,7 @@ class Member:
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
         self._declined: tuple[str, str] = ("", "")
-        self._published: tuple[float, Fields] = (float("-inf"), {})
+        self._published: tuple[float, DeviceState | None] = (float("-inf"), None)
         self._thread = threading.Thread(target=self._loop, name="fleet", daemon=True)
 
     # ---- start and stop --------------------------------------------------------------------
@@ -356,24 +356,29 @@ class Member:
     # ---- what the fleet hears --------------------------------------------------------------
 
     def _publish_state(self, why_not: str | None = None) -> None:
+        """Publish the device's state if anything but its samples has changed, or from time to time."""
         record, now = self._record, self._clock.monotonic()
         reason = self._why_not() if why_not is None else why_not
-        fields = {
-            **asdict(self._work.state()),
-            "bundle": self._work.bundle(),
-            "ready": not reason,
-            "why_not": reason[:200],
-            "last_round": record.last_round,
-        }
-        if fields["ready"] and self._busy:
-            fields["idle"] = False
+        state = DeviceState(
+            device=self._device,
+            at=self._clock.now(),
+            bundle=self._work.bundle(),
+            version=__version__,
+            samples=self._work.new_samples(record.consumed),
+            ready=not reason,
+            why_not=reason[:200],
+            idle=self._work.idle and not self._busy,
+            last_round=record.last_round,
+            tags=tuple(self._config.tags),
+        )
         at, published = self._published
-        if fields == published and now - at < STATE_SECONDS:
+        same = published is not None and published == replace(
+            state, at=published.at, samples=published.samples
+        )
+        if same and now - at < STATE_SECONDS:
             return
-        samples = self._work.new_samples(record.consumed)
-        state = DeviceState(device=self._device, at=self._clock.now(), samples=samples, **fields)
         if self._transport.publish(self._topics.state(self._device), state.payload(), retain=True):
-            self._published = now, fields
+            self._published = now, state
 
     def _event(self, event: Event) -> None:
         log.info(event.name, **event.to_json())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged import __version__
 from edged.config.fleet import FleetConfig
 from edged.device.events import Events
 from edged.device.learning.worker import TrainingWorker
@@ -42,20 +41,8 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Message")
 
 FRESH_SECONDS = 30.0  # that it is remembered which bundle trains
-CHARGED = 50.0  # percent of a battery from which on it counts as charged, where no guard says
 LOCAL = "local"  # in the registry: source of a model that a program on this machine offered
 RECORD = "fleet"  # name of the registry's value
-
-
-@dataclass(frozen=True)
-class Condition:
-    """How a device is: its version, and the fields of `DeviceState` of these names."""
-
-    version: str
-    idle: bool
-    charged: bool
-    cool: bool
-    tags: tuple[str, ...] = ()
 
 
 class RoundExecutor:
@@ -86,18 +73,10 @@ class RoundExecutor:
             self._fingerprint, self._read_at = self._bundles.open().fingerprint, now
         return self._fingerprint
 
-    def state(self) -> Condition:
-        """Return how the device is."""
-        now, guards = self._scheduler.conditions(), self._pipeline.config.training.guard_rules()
-        least = CHARGED if guards.min_battery is None else guards.min_battery
-        hot = guards.max_temperature is not None and (now.temperature_c or -273.0) > guards.max_temperature
-        return Condition(
-            version=__version__,
-            idle=self._scheduler.progress is None,
-            charged=now.on_battery is not True or (now.battery_percent or 0.0) >= least,
-            cool=not hot and not now.board,
-            tags=tuple(self._fleet.tags),
-        )
+    @property
+    def idle(self) -> bool:
+        """Whether the device trains nothing for itself now."""
+        return self._scheduler.progress is None
 
     def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
         """Train in the round and store an update.
@@ -105,7 +84,7 @@ class RoundExecutor:
         Raises EdgedError when the trainer fails or is stopped; see `TrainerClient.run`.
         """
         left = announced.deadline - self._clock.now()
-        # What comes after the deadline is taken into a later round; a clock may be wrong, too.
+        # The clock of this device or of the coordinator may be wrong.
         seconds = min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget
         run = self._start("fleet_round", announced.round, announced.id)
         result = self._run(TrainRound(run, announced, model, seconds))

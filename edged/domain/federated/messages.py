@@ -284,8 +284,6 @@ class DeviceState(FleetMessage):
     ready: bool  # whether it would train if it were chosen, and else what keeps it from that
     why_not: ShortText
     idle: bool  # it has nothing else to train
-    charged: bool  # it has power
-    cool: bool  # it is not hot
     last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]  # it sent an update for; 0 before
     tags: ShortTexts = ()  # which canaries can be chosen by
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from edged.domain.federated.messages import FleetTopics, Receipts, split
 from edged.domain.federated.signatures import signed
@@ -15,32 +13,10 @@ from edged.fleet.coordinator.journal import CoordinatorJournal
 from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.client.session import Session
 from edged.signing import sign
 
 log = get_logger("edged.fleet")
-
-
-class Channel(Protocol):
-    """Carries messages to and from devices: a session at a broker, or a substitute."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether messages can be sent now."""
-
-    def start(self) -> None:
-        """Start to carry messages, in the background."""
-
-    def stop(self) -> None:
-        """Stop: no message is carried any more."""
-
-    def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[ReceivedMessage], None]) -> None:
-        """Deliver messages on these filters to `sink`, from another thread."""
-
-    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
-        """Publish a message; False if it was rejected."""
-
-    def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
-        """Acknowledge messages that are durable or of no use."""
 
 
 class Inbox:
@@ -70,17 +46,16 @@ class Inbox:
     def receive(self, most: int, timeout: float) -> list[ReceivedMessage]:
         """Return waiting deliveries, at most `most`; none if none arrive within `timeout` seconds."""
         found: list[ReceivedMessage] = []
-        until = time.monotonic() + timeout
-        while len(found) < most:
-            try:
-                left = 0.0 if found else max(0.0, until - time.monotonic())
-                delivery = self._queue.get(timeout=left) if left else self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if delivery is None:
-                break
-            found.append(delivery)
-            self._room.release()
+        try:
+            delivery = self._queue.get(timeout=timeout)
+            while delivery is not None:
+                found.append(delivery)
+                self._room.release()
+                if len(found) == most:
+                    break
+                delivery = self._queue.get_nowait()
+        except queue.Empty:
+            pass
         return found
 
 
@@ -92,7 +67,7 @@ class Announcer:
     """
 
     def __init__(
-        self, session: Channel, topics: FleetTopics, journal: CoordinatorJournal, key: Path | None = None
+        self, session: Session, topics: FleetTopics, journal: CoordinatorJournal, key: Path | None = None
     ) -> None:
         self._session, self._topics, self._journal, self._key = session, topics, journal, key
         if key is not None:

@@ -14,7 +14,7 @@ from edged.logs import get_logger
 from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
 
-Action = Literal["pause", "resume", "abandon", "skip", "approve"]
+Action = Literal["pause", "resume", "abandon", "approve"]
 CONTROL = "control.json"
 
 log = get_logger("edged.fleet")
@@ -22,12 +22,12 @@ log = get_logger("edged.fleet")
 
 @dataclass(frozen=True)
 class Order(Message):
-    """To end the present phase of round `round`: without a model, or with what there is (`skip`, `approve`).
+    """To end round `round` without a model, or to let its model go to the next stage, if it is in `phase`.
 
     `by` is the user who gave it. `token` tells one order from the next: each is carried out once.
     """
 
-    what: Literal["abandon", "skip", "approve"]
+    what: Literal["abandon", "approve"]
     round: int
     phase: Phase
     token: str
@@ -83,7 +83,7 @@ def read_control(folder: Path) -> Control:
 
 
 def instruct(folder: Path, action: Action, course: tuple[int, Phase], by: str = "") -> Control:
-    """Pause or resume rounds, or end the present phase; `course` is the round and the phase it is in.
+    """Pause or resume rounds, abandon one, or approve its model; `course` is the round and its phase.
 
     `by` is the user who says so. Raises RefusedError when there is nothing to abandon or to approve.
     """
@@ -95,7 +95,7 @@ def instruct(folder: Path, action: Action, course: tuple[int, Phase], by: str = 
         raise RefusedError("no round is under way", where=f"round {number}: {phase}")
     if action == "approve" and phase != "approval":
         raise RefusedError("no rollout waits for approval", where=f"round {number}: {phase}")
-    what = cast('Literal["abandon", "skip", "approve"]', action)
+    what = cast('Literal["abandon", "approve"]', action)
     return _write(folder, replace(control, order=Order(what, number, phase, secrets.token_hex(8), by)))
 
 

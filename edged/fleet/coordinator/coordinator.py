@@ -19,7 +19,7 @@ from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_coding import fingerprint
 from edged.errors import RejectedUpdateError, TrainingError
 from edged.fleet.config import CoordinatorConfig
-from edged.fleet.coordinator.channel import Announcer, Channel, Inbox
+from edged.fleet.coordinator.channel import Announcer, Inbox
 from edged.fleet.coordinator.control import Control, ControlReader, Order
 from edged.fleet.coordinator.devices import RoundDevices, States, choose
 from edged.fleet.coordinator.journal import NAMED, CoordinatorJournal, RoundRecord
@@ -63,7 +63,7 @@ log = get_logger("edged.fleet")
 class Coordinator:
     """The coordinator of one fleet; `run` until the last round, or until `stop` is called.
 
-    `channel` carries messages as soon as it is started; it is a session at the broker when absent.
+    `session` connects it to the broker; it makes one when absent.
 
     Raises StorageError when its directory cannot be used; ConfigError when there is no initial model.
     """
@@ -74,7 +74,7 @@ class Coordinator:
         *,
         clock: Clock | None = None,
         disk: Disk = DISK,
-        channel: Channel | None = None,
+        session: Session | None = None,
     ) -> None:
         self._config, self._clock = config, clock or SystemClock()
         self._pace = config.round
@@ -90,7 +90,7 @@ class Coordinator:
         self._inbox = Inbox(config.broker.constants.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
-        self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
+        self._session = session or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
         self.admission = UpdateAdmission(config, self.journal, self.layout, self.course, self._reader)
@@ -117,8 +117,6 @@ class Coordinator:
     def run(self) -> None:
         """Coordinate until the last round is done or `stop` is called."""
         self._session.start()
-        if self._session.connected:
-            self.online()
         self._announcer.withdraw_others(self.course)
         log.info("fleet_running", fleet=self._config.fleet, round=self.course.number, phase=self.course.phase)
         try:
@@ -187,8 +185,7 @@ class Coordinator:
         """Open, close, evaluate or extend a round if that is due at this moment."""
         course, control = self.course, self._control
         order = None if control.order is None or control.order.token == course.order else control.order
-        judged = course.phase in ("trial", "approval") or (order is not None and course.phase == "open")
-        if judged and not self._has_states(now):
+        if course.phase in ("trial", "approval") and not self._has_states(now):
             return
         if order is not None:
             self._carry_out(order, now)
@@ -226,19 +223,11 @@ class Coordinator:
         log.info("fleet_order", what=order.what, round=order.round, phase=order.phase, by=order.by)
         if (order.round, order.phase) != (course.number, course.phase):
             self.journal.store(course)
-        elif course.phase in ("waiting", "done"):
-            self._transition(replace(course, until=now))
         elif order.what == "abandon":
             self._abandon(now, f"abandoned by {order.by or 'the operator'}")
-        elif course.phase == "approval":
+        else:
             self.course = replace(course, approved_by=order.by)
             self._next_stage(now)
-        elif course.phase == "trial":
-            self._evaluate(now, at_once=True)
-        elif self.admission.accepted:
-            self._close(now)
-        else:
-            self._abandon(now, "no update has come")
 
     def _abandon(self, now: float, reason: str) -> None:
         """End the round without a model."""
@@ -329,7 +318,7 @@ class Coordinator:
         else:
             self._begin_stage(announced.base, stage, now)
 
-    def _evaluate(self, now: float, *, at_once: bool = False) -> None:
+    def _evaluate(self, now: float) -> None:
         announced = self.course.round
         if announced is None:
             return
@@ -338,7 +327,7 @@ class Coordinator:
         asked = set(self._devices.judges(self.course, now) if named is None else named)
         asked.difference_update(self._control.excluded)
         awaited = asked - self._states.stopped() - {report.device for report in reports}
-        if awaited and now < self.course.until and not at_once:
+        if awaited and now < self.course.until:
             return
         verdict = judge(reports, len(asked), self._config.gate)
         log.info(

@@ -1,8 +1,8 @@
 """The devices of a fleet: their states, which of them a round or a stage selects, and why not the others.
 
 A device that trains should have nothing better to do and enough to learn from (Bonawitz et al., "Towards
-federated learning at scale", 2019): it is idle, charged and cool. Of those that are, chance decides, so that
-no group of devices makes the model alone.
+federated learning at scale", 2019). Whether it has power and is cool, its own guards decide. Of the devices
+that are ready, chance takes some, so that no group of devices makes the model alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ def why_not(wanted: ChooseSection, state: DeviceState, bundle: str, now: float) 
         (not state.ready, state.why_not or "says that it is not ready"),
         (state.samples < wanted.min_samples, f"fewer than {wanted.min_samples} new labelled samples"),
         (wanted.idle and not state.idle, "trains for itself"),
-        (wanted.charged and not state.charged, "has no power"),
-        (wanted.cool and not state.cool, "is hot"),
     )
     return next((words for so, words in reasons if so), "")
 

@@ -31,7 +31,7 @@ TOPICS = FleetTopics("plant")
 BASE = BaseModelInfo(HASH, 10, 1)
 ROUND = RoundAnnouncement("plant", 3, ID, "open", "f00", BASE, 1.0, 2.5, 0.5, ("a", "b.c"), RoundSettings())
 UPDATE = UpdateHeader("a", 3, ID, HASH, 12, 4, "c" * 64)
-STATE = DeviceState("a", 1.0, "f00", "0.3", 5, True, "", True, True, False, 0, ("hall-2",))
+STATE = DeviceState("a", 1.0, "f00", "0.3", 5, True, "", True, 0, ("hall-2",))
 REPORT = Evaluation("a", 3, ID, HASH, 9, Quality(1, 2), Quality(3, 4), None, False, "worse here")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 from safetensors.numpy import save_file
@@ -24,6 +24,7 @@ from tests.fleet.senders import FLEET, SHAPES, base_weights, change_of, update_o
 
 if TYPE_CHECKING:
     from edged.fleet.config import CoordinatorConfig
+    from edged.mqtt.client.session import Session
 
 TOPICS = FleetTopics(FLEET)
 BUNDLE = "f00"
@@ -97,7 +98,7 @@ class Fleet:
 
     def _made(self) -> Coordinator:
         self.line = Line()
-        made = Coordinator(self.config, clock=self.clock, channel=self.line)
+        made = Coordinator(self.config, clock=self.clock, session=cast("Session", self.line))
         made.online()
         return made
 
@@ -125,7 +126,7 @@ class Fleet:
 
     def state(self, device: str, **fields: Any) -> None:
         """A device says how it is."""
-        usual = DeviceState(device, self.clock.now(), BUNDLE, "1", 1000, True, "", True, True, True, 0)
+        usual = DeviceState(device, self.clock.now(), BUNDLE, "1", 1000, True, "", True, 0)
         self.line.say(TOPICS.state(device), replace(usual, **fields).payload())
 
     def update(self, device: str, samples: int = 100) -> None:

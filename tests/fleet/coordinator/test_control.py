@@ -88,28 +88,10 @@ def test_an_order_is_carried_out_once_and_only_on_the_phase_that_it_was_given_fo
     fleet.restart()
     fleet.turns()
     assert course(fleet) == (2, "open")
-    instruct(fleet.config.dir, "skip", (1, "trial"))
+    instruct(fleet.config.dir, "abandon", (1, "trial"))
     fleet.turns()
     assert course(fleet) == (2, "open")
     assert fleet.coordinator.course.order == read_control(fleet.config.dir).order.token  # type: ignore[union-attr]
-
-
-def test_skip_goes_to_the_next_step(fleet: Fleet) -> None:
-    assert fleet.told is not None
-    assert fleet.told.devices is not None
-    fleet.update(fleet.told.devices[0])
-    fleet.turns()
-    order(fleet, "skip")
-    assert course(fleet) == (1, "trial")
-    for name in NAMES[:3]:
-        fleet.report(name, 0.9)
-    fleet.turns()
-    assert course(fleet) == (1, "trial")
-    order(fleet, "skip")
-    assert read_lineage(fleet.config.dir)[0].accepted is True
-    fleet.wait(2)
-    order(fleet, "skip")
-    assert read_lineage(fleet.config.dir)[1].reason == "no update has come"
 
 
 def test_an_excluded_device_is_neither_asked_nor_heard(fleet: Fleet) -> None:

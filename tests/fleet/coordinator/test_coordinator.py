@@ -103,7 +103,7 @@ def test_devices_are_chosen_by_their_states(broker: Mosquitto, make_site: MakeSi
     site = make_site(broker.port, choose={"min_samples": 50}, round=ONE_ROUND | {"devices": 8})
     devices, others = site.senders(NAMES[:20]), site.senders(NAMES[20:])
     devices.states()
-    others.states(charged=False)
+    others.states(idle=False)
     site.start()
     told = devices.wait_state("open", 1)
     assert told.devices is not None

@@ -83,7 +83,7 @@ class Rounds(RuleBasedStateMachine):
         elif device in status(self.fleet):
             exclude(folder, device, include=True)
 
-    @rule(what=strategies.sampled_from(["pause", "resume", "skip", "abandon"]))
+    @rule(what=strategies.sampled_from(["pause", "resume", "abandon"]))
     def the_operator_orders(self, what: str) -> None:
         course = self.fleet.coordinator.course
         if what != "abandon" or course.phase in ("open", "trial"):

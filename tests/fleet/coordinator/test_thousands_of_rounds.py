@@ -80,14 +80,14 @@ class Life:
     def _operate(self) -> None:
         draw, course = self.draw, self.fleet.coordinator.course
         folder, excluded = self.fleet.config.dir, self.fleet.coordinator._control.excluded  # noqa: SLF001
-        what = draw.choice(["skip", "abandon", "resume", "exclude", "include"])
+        what = draw.choice(["abandon", "resume", "exclude", "include"])
         if what == "exclude" and len(excluded) < 4:
             exclude(folder, draw.choice(NAMES))
         elif what == "include" and excluded:
             exclude(folder, draw.choice(excluded), include=True)
         elif what == "resume":
             instruct(folder, "resume", (course.number, course.phase))
-        elif what == "skip" or (what == "abandon" and course.phase in ("open", "trial")):
+        elif what == "abandon" and course.phase in ("open", "trial"):
             instruct(folder, what, (course.number, course.phase))  # type: ignore[arg-type]
 
     def _take_part(self) -> None:

@@ -51,8 +51,6 @@ def tried(fleet: Fleet) -> Fleet:
     [
         ("choose.max_age", "1min", "1h", {"at": Time().now() - 100}),
         ("choose.idle", True, False, {"idle": False}),
-        ("choose.charged", True, False, {"charged": False}),
-        ("choose.cool", True, False, {"cool": False}),
         ("choose.min_samples", 1001, 1000, {}),
     ],
 )

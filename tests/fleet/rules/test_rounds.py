@@ -21,7 +21,7 @@ from edged.fleet.rules.verdict import judge
 
 OLD, NEW = BaseModelInfo("0" * 64, 10, 1), BaseModelInfo("1" * 64, 10, 1)
 PACE = RoundSection(devices=4, deadline=100.0, quorum=0.5, every=10.0, rounds=2)
-STATE = DeviceState("a", 1000.0, "f00", "1", 50, True, "", True, True, True, 0)
+STATE = DeviceState("a", 1000.0, "f00", "1", 50, True, "", True, 0)
 
 
 def told(number: int, devices: tuple[str, ...] | None = ("a", "b", "c", "d", "e")) -> RoundAnnouncement:
@@ -95,8 +95,6 @@ def test_a_course_survives_a_restart() -> None:
         ({"samples": 9}, "fewer than 10 new labelled samples"),
         ({"at": 0.0}, "not heard for 900 s"),
         ({"idle": False}, "trains for itself"),
-        ({"charged": False}, "has no power"),
-        ({"cool": False}, "is hot"),
     ],
 )
 def test_who_would_do_and_why_not(changed: dict[str, object], reason: str) -> None:

@@ -63,29 +63,23 @@ def new_model(
     hidden: Sequence[int] | None,
     out: Path,
     seed: int,
-    features: str = "",
 ) -> onnx.ModelProto:
     """Write a small network to `out`.
 
     `hidden` are layer sizes, those of the kind when None; an autoencoder takes the last one as its code.
-    `features` are names such as `statistics,spectrum`, of what an mlp sees instead of a window.
 
     Raises ConfigError when the kind is unknown, `outputs` is missing, or the kind is for windows.
     """
     if kind not in HIDDEN:
         raise ConfigError(f"unknown kind {kind!r}", where="model new", remedy=f"one of {', '.join(HIDDEN)}")
     sizes = HIDDEN[kind] if hidden is None else tuple(hidden)
-    names = [name.strip() for name in features.split(",") if name.strip()]
-    if names and kind != "mlp":
-        raise ConfigError(f"a network of kind {kind} sees the window itself", where="--features",
-                          remedy="leave them out, or take an mlp")  # fmt: skip
     if kind == "autoencoder":
         code = sizes[-1] if sizes else max(1, inputs.width // 2)
         model = autoencoder(inputs.width, sizes[:-1], code, seed=seed)
     elif outputs is None:
         raise ConfigError(f"this {kind} needs --outputs", where="--outputs", remedy="classes or targets")
     elif kind == "mlp":
-        model = mlp(inputs.width, outputs, sizes, seed=seed, window=inputs.window, features=names)
+        model = mlp(inputs.width, outputs, sizes, seed=seed)
     elif kind == "cnn2d":
         model = cnn2d(_shaped(kind, inputs.image, "such as 28x28, or 3x32x32"), outputs, sizes, seed=seed)
     else:

@@ -343,9 +343,6 @@ def model_new(
     hidden: Annotated[
         str | None, Option(help="hidden layers such as 64,32; for a cnn1d filters, for a gru units")
     ] = None,
-    features: Annotated[
-        str, Option(help="statistics,spectrum: what an mlp sees of a window instead of its readings")
-    ] = "",
     seed: Annotated[int, Option(min=0, help="seed of the initial weights")] = 0,
     force: Force = False,
 ) -> None:
@@ -361,7 +358,6 @@ def model_new(
         hidden=None if hidden is None else parse_sizes(hidden),
         out=out,
         seed=seed,
-        features=features,
     )
     sys.stderr.write(f"{out}: {model.graph.name}, {out.stat().st_size:,} bytes\n")
 

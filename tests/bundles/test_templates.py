@@ -84,7 +84,6 @@ WINDOW = (16, 3)
 WINDOWED: dict[str, Callable[[int], onnx.ModelProto]] = {
     "cnn1d": lambda seed: cnn1d(WINDOW, 4, (5, 6), seed=seed),
     "gru": lambda seed: gru(WINDOW, 4, (6, 5), seed=seed),
-    "features": lambda seed: mlp(48, 4, (8,), seed=seed, window=WINDOW, features=("statistics", "spectrum")),
 }
 
 
@@ -134,32 +133,6 @@ def test_a_gru_computes_what_its_weights_say() -> None:
     np.testing.assert_allclose(run(model, x.reshape(5, -1)), wanted, rtol=1e-4, atol=1e-5)
 
 
-def features_of(names: tuple[str, ...], x: np.ndarray) -> np.ndarray:
-    """What the first layer sees: a linear model with the identity for weights gives it back."""
-    size, channels = x.shape[1:]
-    count = {"statistics": 6 * channels, "spectrum": (size // 2 + 1) * channels}
-    width = sum(count[name] for name in names)
-    model = mlp(size * channels, width, (), window=(size, channels), features=names)
-    for tensor in model.graph.initializer:
-        value = np.eye(width) if tensor.name == "layer1.weight" else np.zeros(width)
-        tensor.CopyFrom(numpy_helper.from_array(value.astype(np.float32), tensor.name))
-    return run(model, x.reshape(len(x), -1))
-
-
-@pytest.mark.parametrize("size", [2, 15, 16])
-def test_features_are_those_that_numpy_computes(size: int) -> None:
-    x = np.random.default_rng(size).normal(3, 2, (4, size, 3)).astype(np.float32)
-    parts = [
-        x.mean(1), x.std(1), x.min(1), x.max(1), np.sqrt((x**2).mean(1)), np.abs(np.diff(x, axis=1)).mean(1),
-    ]  # fmt: skip
-    statistics = np.concatenate(parts, axis=1)
-    spectrum = np.log1p(np.abs(np.fft.rfft(x, axis=1)) / np.sqrt(size)).transpose(0, 2, 1).reshape(4, -1)
-    np.testing.assert_allclose(features_of(("statistics",), x), statistics, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(features_of(("spectrum",), x), spectrum, rtol=1e-4, atol=1e-4)
-    both = features_of(("statistics", "spectrum"), x)
-    np.testing.assert_allclose(both, np.concatenate([statistics, spectrum], axis=1), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("kind", WINDOWED)
 def test_both_engines_train_networks_for_windows_alike(kind: str, tmp_path: Path) -> None:
     """Twenty steps behind a standardisation; nothing but the layers is trained."""
@@ -188,9 +161,6 @@ def test_both_engines_train_networks_for_windows_alike(kind: str, tmp_path: Path
         ({"inputs": "9"}, "takes windows.*128x9"),
         ({"inputs": "0x9"}, "'0x9' is no size"),
         ({"inputs": "1x2x3x4"}, "is no size of an input"),
-        ({"inputs": "128x9", "features": "statistics"}, "sees the window itself"),
-        ({"kind": "mlp", "inputs": "128x9", "features": "statistics,colour"}, "unknown features 'colour'"),
-        ({"kind": "mlp", "inputs": "9", "features": "statistics"}, "features need windows"),
         ({"inputs": "128x9", "hidden": ()}, "cnn1d needs layers"),
     ],
 )
@@ -204,7 +174,6 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], problem: str, tmp
             hidden=given.get("hidden"),
             out=tmp_path / "m.onnx",
             seed=0,
-            features=given.get("features", ""),
         )
     assert not (tmp_path / "m.onnx").exists()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -27,22 +27,16 @@ def mlp(
     activation: Activation = "relu",
     output: str = "logits",
     seed: int = 0,
-    window: tuple[int, int] | None = None,
-    features: Sequence[str] = (),
 ) -> onnx.ModelProto:
     """A multilayer perceptron `x (batch, inputs)` → `output (batch, outputs)`, float32.
 
     Without hidden layers it is a linear model. Parameters are `layer1.weight (out, in)`,
     `layer1.bias (out,)` and so on, initialised from `seed` after He et al. 2015.
 
-    With `features`, names out of `window_features.FEATURES`, it sees those instead, computed inside the
-    graph from a `window` of `(rows, channels)`.
-
-    Raises ConfigError when a size is below 1, the activation or a feature unknown, or a window missing.
+    Raises ConfigError when a size is below 1 or the activation unknown.
     """
     network = Network(seed, activation)
-    width = add_features(network, *(window or (1, inputs)), features) if features else inputs
-    _chain(network, [width, *hidden, outputs], output)
+    _chain(network, [inputs, *hidden, outputs], output)
     return network.model("mlp", inputs, outputs)
 
 
@@ -174,78 +168,6 @@ def _on_windows(window: tuple[int, int], layers: Sequence[int], seed: int, *, or
     shape = network.constant("window.shape", np.array([0, *window], np.int64))
     network.add("Transpose", [network.add("Reshape", [network.current, shape])], perm=order)
     return network
-
-
-def add_features(network: Network, size: int, channels: int, names: Sequence[str]) -> int:
-    """Put features of windows `(batch, size·channels)` behind the network's input; how many there are.
-
-    What a dense network cannot easily see by itself, in standard operators and constants: nothing of it is
-    trained. It stands behind the standardisation that the build puts first, so every channel counts alike.
-
-    Raises ConfigError when a name is unknown or there twice, or a window has fewer than 2 rows.
-    """
-    unknown = [name for name in names if name not in FEATURES]
-    if unknown or len(set(names)) < len(names):
-        what = f"unknown features {unknown[0]!r}" if unknown else "features are there twice"
-        raise ConfigError(what, where="--features", remedy=f"any of {', '.join(FEATURES)}")
-    if size < 2:
-        raise ConfigError("features need windows", where="--inputs", remedy="such as 128x9: rows x channels")
-    shape = network.constant("window.shape", np.array([0, size, channels], np.int64))
-    window = network.add("Reshape", [network.current, shape], "window")
-    made = [FEATURES[name](network, window, size, channels) for name in names]
-    if len(made) > 1:
-        network.add("Concat", [name for name, _ in made], "features", axis=1)
-    return sum(width for _, width in made)
-
-
-def _statistics(network: Network, window: str, size: int, channels: int) -> tuple[str, int]:
-    """Mean, standard deviation, minimum, maximum, root mean square and mean absolute difference."""
-
-    def over_time(operator: str, x: str) -> str:
-        return network.add(operator, [x], axes=[1], keepdims=1)
-
-    def root(x: str) -> str:
-        return network.add("Sqrt", [over_time("ReduceMean", network.add("Mul", [x, x]))])
-
-    mean = over_time("ReduceMean", window)
-    ends = [np.array([end], np.int64) for end in (0, size - 1, 1, size)]
-    axis = network.constant("window.axis", np.array([1], np.int64))
-    first, before_last, second, last = (network.constant(f"window.end{i}", end) for i, end in enumerate(ends))
-    earlier = network.add("Slice", [window, first, before_last, axis])
-    later = network.add("Slice", [window, second, last, axis])
-    step = network.add("Abs", [network.add("Sub", [later, earlier])])
-    parts = [
-        mean,
-        root(network.add("Sub", [window, mean])),
-        over_time("ReduceMin", window),
-        over_time("ReduceMax", window),
-        root(window),
-        over_time("ReduceMean", step),
-    ]
-    joined = network.add("Concat", parts, "window.statistics", axis=1)
-    return network.add("Flatten", [joined], axis=1), len(parts) * channels
-
-
-def _spectrum(network: Network, window: str, size: int, channels: int) -> tuple[str, int]:
-    """log(1 + magnitude) of the discrete Fourier transform, scaled so that white noise keeps its size."""
-    bins = size // 2 + 1
-    angle = 2 * np.pi * np.outer(np.arange(size), np.arange(bins)) / size
-    by_channel = network.add("Transpose", [window], perm=[0, 2, 1])
-    squares = []
-    for name, wave in (("cosine", np.cos(angle)), ("sine", np.sin(angle))):
-        matrix = network.constant(f"window.{name}", (wave / np.sqrt(size)).astype(np.float32))
-        part = network.add("MatMul", [by_channel, matrix])
-        squares.append(network.add("Mul", [part, part]))
-    magnitude = network.add("Sqrt", [network.add("Add", squares)])
-    one = network.constant("window.one", np.array(1, np.float32))
-    spectrum = network.add("Log", [network.add("Add", [magnitude, one])], "window.spectrum")
-    return network.add("Flatten", [spectrum], axis=1), bins * channels
-
-
-FEATURES: dict[str, Callable[[Network, str, int, int], tuple[str, int]]] = {
-    "statistics": _statistics,
-    "spectrum": _spectrum,
-}
 
 
 def experts(

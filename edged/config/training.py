@@ -152,7 +152,7 @@ class TrainingConstants:
     recent: int = 2000  # samples of the short memory; a drift shortens it
     recent_share: float = 0.25  # of samples from the short memory in a batch
     key_share: float = 0.5  # of a batch that one key can fill, if there are enough keys
-    average: float = 0.99  # decay per step of the long average of the weights
+    average: float = 0.97  # decay per step of the averaged weights, which reach some 30 steps back
     half_life: int = 1000  # of the running standardisation, in labelled samples
     checkpoint_every: int = 500  # steps within a run
     resident: float = 60.0  # an idle trainer process stays; 0: it exits after each run

@@ -83,7 +83,7 @@ class Learner:
             return
         self._followed, self.untrained, self.state.finished = version, False, None
         self.engine.set_parameters(weights)
-        # Neither the old averages nor the old input statistics belong to them.
+        # Neither the old average nor the old input statistics belong to them.
         self.state.average = Average(self._task.training.constants.average)
         self.statistics.begin_with(self.state, weights)
         self.checkpoint()

@@ -34,7 +34,7 @@ from edged.storage.samples.log import SampleLog
 from edged.trainer.learner import Learner
 from edged.trainer.local_models import PROBE_ROWS, CandidateExporter
 from edged.trainer.steps import BatchSampler, TrainingLoop
-from edged.trainer.task import JUDGED_ROWS, LearningTask, in_place, loss_of
+from edged.trainer.task import LearningTask, in_place
 
 PART = 500  # samples that are learned together where there are many
 
@@ -111,7 +111,6 @@ class TrainingRun:
             consumed=state.consumed,
             remembered=len(kept),
             memory=tuple(kept.tolist()),
-            averaged=state.average.better,
             bundle=self._task.bundle.fingerprint,
             steps=plan.steps,
             skipped=skipped,
@@ -192,22 +191,8 @@ class TrainingRun:
             learner.state.recent.shorten(SHORT_AFTER_DRIFT)
         if len(new):
             learner.statistics.follow(learner.engine, learner.state, new)
-            self._judge_averages(new)
         learner.state.step, learner.state.excluded = 0, []
         learner.checkpoint()
-
-    def _judge_averages(self, new: Window) -> None:
-        """Test both averages of the weights on rows that neither has learned from."""
-        engine, average = self._learner.engine, self._learner.state.average
-        if average.values is None:
-            return
-        newest = new.take(np.arange(max(0, len(new) - JUDGED_ROWS), len(new)))
-        x, y = newest.x, self._task.labels.of(newest.y)
-        with in_place(average.short, engine):
-            short = loss_of(engine, x, y)
-        with in_place(average.values, engine):
-            long = loss_of(engine, x, y)
-        average.judge(short, long, len(x))
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -232,7 +217,7 @@ class TrainingRun:
     # ---- export ----------------------------------------------------------------------------
 
     def _export(self, run: int, probe: NDArray[np.float32]) -> Path:
-        """Publish the average that does better, or the weights themselves where there is none."""
+        """Publish the averaged weights, or the weights themselves where there is no average."""
         engine = self._learner.engine
-        with in_place(self._learner.state.average.chosen, engine):
+        with in_place(self._learner.state.average.values, engine):
             return self._exporter.export(run, engine, probe)

@@ -157,7 +157,7 @@ class TrainingLoop:
         self._control.report(BadSamples(tuple(offsets)))
 
     def _follow_average(self, before: int) -> None:
-        """Let the averages follow the engine's weights, where a look at them is due."""
+        """Let the average follow the engine's weights, where a look at them is due."""
         average, step = self._state.average, self._state.step
         if average.decay <= 0 or (step % AVERAGE_EVERY and step < self._plan.steps):
             return

@@ -167,10 +167,9 @@ def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
         served, _note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
         newest = shop.checkpoints.latest()
         assert newest is not None
-        name = "average/" if result.averaged else "short_average/"
         own = engine.parameters()
         for weight in bundle.trainable:
-            np.testing.assert_array_equal(served[weight], newest.arrays[name + weight])
+            np.testing.assert_array_equal(served[weight], newest.arrays[f"average/{weight}"])
             assert not np.array_equal(served[weight], own[weight])
         for name in set(own) - set(bundle.trainable):
             np.testing.assert_array_equal(served[name], own[name])

@@ -24,10 +24,7 @@ MOST_TIMES = 4.0
 FROM_RANDOM_TIMES = 4.0
 # Samples that are left in the short memory when a drift starts a run: about those that showed it.
 SHORT_AFTER_DRIFT = 200
-LONG_AVERAGE, SHORT_AVERAGE = "average/", "short_average/"  # before the names of arrays in a checkpoint
-JUDGED_HALF_LIFE = 1000.0  # labelled samples after which an earlier judgement counts half
-# Share of the short average that is left after a step: it reaches some 30 steps back.
-SHORT_DECAY = 0.97
+AVERAGE = "average/"  # before the names of arrays in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,6 @@ class LearnerState:
 
     def dump(self) -> tuple[JsonObject, dict[str, NDArray[Any]]]:
         """Return the state as JSON values and arrays."""
-        average, averaged = self.average.dump()
         values = {
             "consumed": self.consumed,
             "arrived": self.arrived,
@@ -128,14 +124,13 @@ class LearnerState:
             "finished": asdict(self.finished) if self.finished else None,
             "relabelled": self.relabelled,
             "memory": self.memory.state(),
-            "average": average,
             "moments_weight": self.moments.weight,
             "rng": self.rng.bit_generator.state,
         }
         arrays: dict[str, NDArray[Any]] = {
             "memory_ids": self.memory.ids,
             "recent_ids": self.recent.ids,
-            **averaged,
+            **self.average.dump(),
         }
         if self.moments.mean is not None and self.moments.square is not None:
             arrays |= {"moments_mean": self.moments.mean, "moments_square": self.moments.square}
@@ -153,7 +148,7 @@ class LearnerState:
             Reservoir(rules.replay, arrays["memory_ids"].copy(), values["memory"]["seen"]),
             Recent(rules.recent, arrays.get("recent_ids")),
             RunningMoments(rules.half_life, mean, square, values["moments_weight"]),
-            Average.load(rules.average, values.get("average", {}), arrays),
+            Average.load(rules.average, arrays),
             rng,
             values["consumed"],
             values.get("arrived"),
@@ -195,21 +190,17 @@ def steps_of_epochs(epochs: float, rows: int, *, batch: int, share: float, accum
     return max(1, math.ceil(epochs * rows / (batch * share * accumulate)))
 
 
-# ---- averages of the weights ---------------------------------------------------------------------
+# ---- average of the weights ----------------------------------------------------------------------
 
 
 class Average:
-    """Two exponential moving averages of weights, judged on labels that neither has learned from.
+    """Exponential moving average of weights, which is exported instead of the weights themselves.
 
-    Averaging takes out the noise of single steps, which is a gain where the world stands still, and lags
-    behind where it moves. So there is a long average and a short one, both are tested on new labels before
-    these are learned (test, then train), and the one with the smaller loss is exported. The weights
-    themselves never are: what they know of a rare old sample changes from step to step. Polyak and Juditsky
-    (1992); with decay: Tarvainen and Valpola (2017).
+    It takes out the noise of single steps: what the weights know of a rare old sample changes from step to
+    step. Polyak and Juditsky (1992); with decay: Tarvainen and Valpola (2017).
 
-    `decay`: share of the old long average that is left after one optimizer step; 0 keeps no averages.
-    `values` and `short`: the averages by parameter name, None before the first step. `losses`: faded sums of
-    the losses of the short average and of the long one, rows counted alike.
+    `decay`: share of the old average that is left after one optimizer step; 0 keeps no average.
+    `values`: the average by parameter name, None before the first step.
 
     Examples
     --------
@@ -220,65 +211,31 @@ class Average:
     [0.75]
     """
 
-    def __init__(
-        self,
-        decay: float,
-        values: Values | None = None,
-        losses: tuple[float, float] = (0.0, 0.0),
-        short: Values | None = None,
-    ) -> None:
+    def __init__(self, decay: float, values: Values | None = None) -> None:
         self.decay = decay
         self.values = values if decay > 0 else None
-        self.short = short if decay > 0 else None
-        self.losses = losses
 
     def follow(self, weights: Weights, steps: int) -> None:
         """Take in the weights after `steps` more steps; those in between count as if they were the same."""
         if self.decay <= 0:
             return
-        self.values = _followed(self.values, weights, self.decay**steps)
-        self.short = _followed(self.short, weights, min(SHORT_DECAY, self.decay) ** steps)
-
-    def judge(self, short: float, long: float, rows: int) -> None:
-        """Take in mean losses on `rows` samples before they are learned; infinite ones say nothing."""
-        if not (math.isfinite(short) and math.isfinite(long)):
+        if self.values is None:
+            self.values = {name: np.array(value, np.float32) for name, value in weights.items()}
             return
-        kept = 0.5 ** (rows / JUDGED_HALF_LIFE)
-        self.losses = (self.losses[0] * kept + short * rows, self.losses[1] * kept + long * rows)
+        share = np.float32(1.0 - self.decay**steps)
+        for name, value in weights.items():
+            self.values[name] += share * (value - self.values[name])
 
-    @property
-    def better(self) -> bool:
-        """True if the long average has done better than the short one lately."""
-        return self.values is not None and self.losses[1] < self.losses[0]
-
-    @property
-    def chosen(self) -> Values | None:
-        """Average to serve; None where only the weights themselves are known."""
-        return self.values if self.better else self.short
-
-    def dump(self) -> tuple[JsonObject, Values]:
-        """Return JSON values and arrays for a checkpoint."""
-        arrays = {f"{LONG_AVERAGE}{name}": value for name, value in (self.values or {}).items()}
-        arrays |= {f"{SHORT_AVERAGE}{name}": value for name, value in (self.short or {}).items()}
-        return {"losses": list(self.losses)}, arrays
+    def dump(self) -> Values:
+        """Return arrays for a checkpoint."""
+        return {f"{AVERAGE}{name}": value for name, value in (self.values or {}).items()}
 
     @classmethod
-    def load(cls, decay: float, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Average:
+    def load(cls, decay: float, arrays: Mapping[str, NDArray[Any]]) -> Average:
         """Restore what `dump` returned; the decay comes from the present configuration."""
-        short, long = values.get("losses", (0.0, 0.0))
-        return cls(decay, _held(arrays, LONG_AVERAGE), (short, long), _held(arrays, SHORT_AVERAGE))
-
-
-def _followed(average: Values | None, weights: Weights, left: float) -> Values:
-    """The average, of which `left` stays, with these weights in it; it begins with the first ones."""
-    if average is None:
-        return {name: np.array(value, np.float32) for name, value in weights.items()}
-    share = np.float32(1.0 - left)
-    for name, value in weights.items():
-        average[name] += share * (value - average[name])
-    return average
-
-
-def _held(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Values | None:
-    held = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-    return {name: array.copy() for name, array in held.items()} or None
+        held = {
+            name.removeprefix(AVERAGE): array.copy()
+            for name, array in arrays.items()
+            if name.startswith(AVERAGE)
+        }
+        return cls(decay, held or None)

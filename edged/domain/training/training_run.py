@@ -156,7 +156,6 @@ class RunResult(Message):
     consumed: int  # position in label order up to which everything has been learned
     remembered: int  # samples that are kept to be learned from again
     memory: tuple[int, ...]  # offsets of the samples that must stay in the log
-    averaged: bool  # whether the long average of the weights was exported
     bundle: str
     steps: int
     skipped: int  # steps whose loss was not finite

@@ -53,7 +53,7 @@ ROUND = RoundAnnouncement(
 )
 RESULT = RunResult(
     run=4, trigger="labels", generation=7, candidate=Path("/s/candidates/4"), samples=40, first_offset=1,
-    last_offset=44, consumed=90, remembered=12, memory=(1, 5), averaged=True, bundle="b" * 64, steps=60,
+    last_offset=44, consumed=90, remembered=12, memory=(1, 5), bundle="b" * 64, steps=60,
     skipped=0, loss_first=1.5, loss_last=0.5, engine="portable", seconds=0.25,
 )  # fmt: skip
 
@@ -161,7 +161,7 @@ def test_the_options_of_a_run_are_recorded_as_far_as_they_were_given() -> None:
 def test_the_record_of_a_run_has_the_names_that_are_public() -> None:
     assert list(RESULT.record()) == [
         "trigger", "generation", "candidate", "samples", "first_offset", "last_offset", "consumed",
-        "remembered", "averaged", "bundle", "steps", "skipped", "loss_first", "loss_last", "engine",
+        "remembered", "bundle", "steps", "skipped", "loss_first", "loss_last", "engine",
         "seconds", "written",
     ]  # fmt: skip
     assert RESULT.record()["candidate"] == "/s/candidates/4"

@@ -82,7 +82,7 @@ class PlayedTrainer:
     def _result(self, order: RunRequest, plan: dict[str, Any], generation: int | None) -> RunResult:
         folder = candidate(self.state / "candidates", order.run, GOOD).folder
         return RunResult(
-            order.run, order.trigger, generation, folder, 1, 1, 1, 0, 0, (), False, "one",
+            order.run, order.trigger, generation, folder, 1, 1, 1, 0, 0, (), "one",
             plan["steps"], 0, None, None, "played", 0.0,
         )  # fmt: skip
 

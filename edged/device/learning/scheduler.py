@@ -36,7 +36,7 @@ from edged.domain.training.trainer_messages import (
     RunRequest,
 )
 from edged.domain.training.training_run import RunCause, RunEnd, RunOptions, RunResult
-from edged.domain.training.triggers import LearningPolicy, Triggers
+from edged.domain.training.triggers import DriftReaction, Triggers
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.registry import Registry
@@ -78,10 +78,9 @@ class TrainingScheduler:
     The daemon calls `step` from its learning thread, a replay in between samples.
 
     `registry` records runs, and knows how far was learned and which failures there were. `predictor` knows
-    the share of the newest answers that were wrong. `bundle` is the fingerprint of what is trained: earlier
-    failures of another bundle do not count.
-    Without `conditions` only the time is known. `unfinished` is the
-    run of an earlier process that was cut off, until a run has continued it or taken its place.
+    how many classes have labels. `bundle` is the fingerprint of what is trained: earlier failures of another
+    bundle do not count. Without `conditions` only the time is known. `unfinished` is the run of an earlier
+    process that was cut off, until a run has continued it or taken its place.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class TrainingScheduler:
         same = kept is not None and kept["bundle"] == bundle
         self.backoff = FailureBackoff.recalled(backoff_rules(config.training), kept if same else None)
         self.triggers.back_off(clock.monotonic(), self.backoff.wait)
-        self.policy = LearningPolicy()
+        self.reaction = DriftReaction()
         self.budget = stored_budget(registry)
         self.waiting_for: tuple[str, ...] = ()
         self._disk_ended = 0  # runs that the disk has ended since it last let one through
@@ -140,7 +139,6 @@ class TrainingScheduler:
         self._retry_after = training.constants.retry_after
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)
-        self._follows_error = "new_share" not in training.model_fields_set
 
     def new(self) -> int:
         """Labelled samples that no run has learned from."""
@@ -167,7 +165,7 @@ class TrainingScheduler:
             self.triggers.warned = True
             return
         self.triggers.drifted = True
-        self.policy.drifted()
+        self.reaction.drifted()
 
     def fallen(self) -> None:
         """Live quality has fallen."""
@@ -228,13 +226,7 @@ class TrainingScheduler:
         trigger = self.due()
         if trigger is None:
             return None
-        return self.train(trigger, options.over(self.usual_options()))
-
-    def usual_options(self) -> RunOptions:
-        """Return what the next run asks for beyond the configuration."""
-        return self.policy.options(
-            *self._usual, self._predictor.live_error() if self._follows_error else None
-        )
+        return self.train(trigger, options)
 
     def train(
         self,
@@ -246,10 +238,13 @@ class TrainingScheduler:
     ) -> RunResult | None:
         """One run now. A failure is recorded and reported, and holds back the next one for a while.
 
-        With `resumes` it continues a run that was cut off; None: unless a command starts it. `ended` says
-        afterwards how it went; it is None when the disk did not let it begin.
+        A run that asks for nothing takes the options of the reaction to a drift. With `resumes` it continues
+        a run that was cut off; None: unless a command starts it. `ended` says afterwards how it went; it is
+        None when the disk did not let it begin.
         """
         self.ended = None
+        if options == USUAL:
+            options = self.reaction.options(*self._usual)
         try:
             with self.client.turn(trigger):
                 return self._train(trigger, options, observer, asked_by, resumes)

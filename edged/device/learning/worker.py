@@ -302,7 +302,7 @@ class TrainingWorker:
             for task in order.tasks:
                 task.mark_executing()
             asked_by = [task.key for task in order.tasks if task.key is not None]
-            options = order.options.over(self._scheduler.usual_options())
+            options = order.options
             if order.resumes:
                 options = replace(options, base=None)  # its checkpoint was made from there
             result = self._scheduler.train(trigger, options, order, asked_by, order.resumes)
@@ -333,7 +333,6 @@ class TrainingWorker:
         if options.dry_run:
             return self._rollout.rehearse(result.to_candidate())
         judged, served = self._rollout.consider(result.to_candidate())
-        self._scheduler.policy.judged(forgets=judged.verdict.forgets)
         try:
             self._samples.protect(result.memory)
             self._registry.set_value("consumed", self._scheduler.consumed)

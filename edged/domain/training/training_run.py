@@ -6,7 +6,7 @@ public or on the disk, and keeps its names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -35,10 +35,6 @@ class RunOptions(Message):
     def to_json(self) -> JsonObject:
         """Return what is asked for, as the record of a run holds it."""
         return self.without(*[f.name for f in fields(self) if getattr(self, f.name) == f.default])
-
-    def over(self, usual: RunOptions) -> RunOptions:
-        """Return these options, and where they ask for nothing the usual ones."""
-        return replace(usual, **{name: getattr(self, name) for name in self.to_json()})
 
     @property
     def of_memory(self) -> bool:

@@ -1,15 +1,13 @@
-"""When a training run begins, and how hard it learns, as pure rules. `guards` may hold a run back."""
+"""When a run begins, and how hard it learns after a drift, as pure rules. `guards` may hold it back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edged.domain.training.training_run import RunOptions
 
 FEWEST = 20  # new labels, below which not even a drift starts a run
 SCARCE = 4  # times as many samples as labels are waited for: then half as many labels are enough
-# Part of the share of new rows that is left where no answer is wrong; from this error on it is whole.
-LEAST_PART, WHOLE_FROM = 0.3, 0.15
 
 
 @dataclass
@@ -89,59 +87,30 @@ class Triggers:
         self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False
 
 
-# ---- how hard the next runs learn ----------------------------------------------------------------
-
-
-def emphasis(share: float, error: float) -> float:
-    """The share of new rows in a batch while so many answers, from 0 to 1, are wrong.
-
-    New rows come in one situation, which pulls at all that was learned in others. Where nearly all of them
-    are answered rightly before they are learned, there is little to gain by that.
-
-    >>> [round(emphasis(0.25, error), 3) for error in (0.0, 0.05, 0.15, 0.5)]
-    [0.075, 0.133, 0.25, 0.25]
-    """
-    return share * (LEAST_PART + (1 - LEAST_PART) * min(1.0, error / WHOLE_FROM))
-
-
 @dataclass
-class LearningPolicy:
-    """Options of the next runs beyond the configuration.
+class DriftReaction:
+    """Options of the next `runs` runs after a drift of the errors.
 
-    After a drift `runs` runs learn at `rate` times the learning rate, with batches of which at least
-    `share` is new: the memory counts for less, but it is never thrown away. After a candidate that has
-    forgotten the next run replays more: half the share of new rows, and half again each time, not below
-    `least`. Otherwise the share follows the live error, where that is known (`emphasis`).
+    They learn at `rate` times the learning rate, with batches of which at least `share` is new: the memory of
+    a world that has changed counts for less, but is never thrown away.
 
-    >>> policy = LearningPolicy(); policy.drifted(); policy.options(1e-3, 0.25).to_json()
-    {'learning_rate': 0.002, 'new_share': 0.5}
+    >>> reaction = DriftReaction(runs=1); reaction.drifted()
+    >>> [reaction.options(1e-3, 0.25).to_json() for _ in range(2)]
+    [{'learning_rate': 0.002, 'new_share': 0.5}, {}]
     """
 
+    runs: int = 5
     rate: float = 2.0
     share: float = 0.5
-    runs: int = 5
-    least: float = 0.05
     left: int = 0
-    forgotten: int = 0
 
     def drifted(self) -> None:
-        """Learn harder after a drift."""
+        """Begin with a drift of the errors."""
         self.left = self.runs
 
-    def judged(self, *, forgets: bool) -> None:
-        """The gate has judged a candidate."""
-        self.forgotten = self.forgotten + 1 if forgets else 0
-
-    def options(self, rate: float, share: float, error: float | None = None) -> RunOptions:
-        """Options of the next run, for the configured learning rate and share of new rows.
-
-        `error` is the share of the newest answers that were wrong; None where that is not known.
-        """
-        usual = share if error is None else emphasis(share, error)
-        options = RunOptions(new_share=None if usual == share else usual)
-        if self.left:
-            self.left -= 1
-            options = replace(options, learning_rate=rate * self.rate, new_share=max(share, self.share))
-        if self.forgotten:
-            options = replace(options, new_share=min(usual, max(self.least, share / 2**self.forgotten)))
-        return options
+    def options(self, rate: float, share: float) -> RunOptions:
+        """Return the options of the next run, for the configured learning rate and share of new rows."""
+        if self.left == 0:
+            return RunOptions()
+        self.left -= 1
+        return RunOptions(learning_rate=rate * self.rate, new_share=max(share, self.share))

@@ -316,10 +316,8 @@ class Replay(Listener):
             self.scheduler.triggers.scheduled = True
             self._next_schedule = self._after(self._clock.now())
         result = self.scheduler.step()
-        if result is None:
-            return
-        judged, _ = self.rollout.consider(result.to_candidate())
-        self.scheduler.policy.judged(forgets=judged.verdict.forgets)
+        if result is not None:
+            self.rollout.consider(result.to_candidate())
 
     @cached_property
     def frozen_answers(self) -> NDArray[np.float32]:

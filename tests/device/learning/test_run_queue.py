@@ -95,7 +95,7 @@ def test_a_run_that_had_ended_untold_is_told_of_after_a_restart_and_not_done_aga
     desk, registry, wanted = Desk(), house.desk.registry, house.desk.scheduler.triggers.wanted
     ended = registry.begin_run("command", 1.0, RunCause(steps=5, asked_by=("a",)))
     result = RunResult(
-        ended, "command", 1, Path("/a/path"), 40, 1, 40, 90, 0, (), False, "b", 5, 0, 1.5, 0.5,
+        ended, "command", 1, Path("/a/path"), 40, 1, 40, 90, 0, (), "b", 5, 0, 1.5, 0.5,
         "native", 2.0,
     )  # fmt: skip
     registry.end_run(ended, 2.0, "done", result)

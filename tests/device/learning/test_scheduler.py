@@ -55,27 +55,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> byt
 # ---- the process -----------------------------------------------------------------------------
 
 
-def test_where_answers_are_right_a_run_takes_fewer_new_rows_unless_their_share_is_configured(
-    tmp_path: Path, bundle: Bundle
-) -> None:
-    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        ("free", {}, {"new_share": pytest.approx(0.075)}),
-        ("configured", {"new_share": 0.25}, {}),
-    ]
-    for name, chosen, options in cases:
-        plant = Plant(tmp_path / name, bundle, steps=5, **chosen)
-        desk = Desk(plant, error=0.0)
-        with closing(desk.scheduler.client):
-            assert desk.scheduler.usual_options().to_json() == options
-            assert desk.scheduler.step() is not None
-        assert desk.registry.runs(1)[0].request.to_json() == options
-        changed = plant.config.training.model_copy(update={"new_share": 0.5})
-        desk.scheduler.configure(plant.config.model_copy(update={"training": changed}))
-        assert desk.scheduler.usual_options() == RunOptions()
-        desk.registry.close()
-        plant.log.close()
-
-
 def test_one_process_does_run_after_run(tmp_path: Path, bundle: Bundle) -> None:
     plant, ear = Plant(tmp_path, bundle), Ear()
     with closing(plant.process()) as process:

@@ -212,10 +212,14 @@ def turning(n: int) -> tuple[Any, Any]:
     return x, np.where(np.arange(n) // RULE % 2, second, first).astype(np.int64)
 
 
-def test_a_drift_starts_a_run_and_the_next_one_learns_harder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("training", [{"every": None, "new_labels": 0}, {"every": "6h", "new_labels": 1000}])
+def test_a_drift_starts_a_run_that_nothing_else_would_start_so_soon(
+    tmp_path: Path, training: dict[str, Any]
+) -> None:
     x, y = turning(2 * RULE)
-    options, training = LabelOptions(delay=20), {"every": None, "new_labels": 0}
-    replayed, _ = replay(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=options, training=training)
+    replayed, _ = replay(
+        tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=LabelOptions(delay=20), training=training
+    )
     started = [(at, e.trigger) for at, e in replayed.events if isinstance(e, TrainingStarted)][1:]
     assert {trigger for _, trigger in started} <= {"drift", "quality"}
     assert RULE < started[0][0] < RULE + 500

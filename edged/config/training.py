@@ -235,9 +235,7 @@ class TrainingConfig(Section, Constants[TrainingConstants]):
     replay: int = Field(
         5000, ge=0, description="size of the replay memory: samples drawn evenly from everything learned"
     )
-    new_share: Share = Field(
-        0.25, description="share of new samples in a batch; the rest comes from memory"
-    )
+    new_share: Share = Field(0.25, description="share of new samples in a batch; the rest comes from memory")
 
     def guard_rules(self) -> GuardRules:
         """Return the rules of the training guards; the command `train` ignores them."""

@@ -166,7 +166,7 @@ class Holdout(Protocol):
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """Return the newest `limit` holdout samples, before `before_seq` if given."""
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
+    def older_holdout(self, limit: int, before_seq: int) -> Window:
         """Return at most `limit` holdout samples, spread evenly over all before `before_seq`."""
 
 

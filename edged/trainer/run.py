@@ -143,10 +143,10 @@ class TrainingRun:
         arrived = self._samples.next_offset()
         steps = options.steps or self._steps(options, count, arrived)
         rate = options.learning_rate or training.learning_rate
+        share = training.new_share if options.new_share is None else options.new_share
         return RunPlan(
-            request.run, request.trigger, after, upto, steps, rate, options.new_share, arrived,
-            relabelled=relabelled,
-        ), False  # fmt: skip
+            request.run, request.trigger, after, upto, steps, rate, share, arrived, relabelled, whole=steps
+        ), False
 
     def _parts(self, plan: RunPlan, options: RunOptions) -> list[RunPlan]:
         """The plan in parts, where it has many new samples: they are learned in the order of their labels.
@@ -162,7 +162,7 @@ class TrainingRun:
             return [plan]
         made = [plan.steps * part // count for part in range(count + 1)]
         return [
-            replace(plan, after=after, upto=upto, steps=to - before, before=before, whole=plan.steps)
+            replace(plan, after=after, upto=upto, steps=to - before, before=before)
             for (after, upto), (before, to) in zip(pairwise(edges), pairwise(made), strict=True)
         ]
 
@@ -175,8 +175,7 @@ class TrainingRun:
                 options.epochs, new or remembered,
                 batch=training.batch, share=share or 1.0, accumulate=training.accumulate,
             )  # fmt: skip
-        before = state.arrived
-        times = 1.0 if before is None else scarcity(new, arrived - before)
+        times = scarcity(new, arrived - state.arrived)
         if self._learner.untrained:
             times = max(times, FROM_RANDOM_TIMES)
         fixed = training.constants

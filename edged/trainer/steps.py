@@ -98,7 +98,7 @@ class TrainingLoop:
         loss = self.losses[-1] if self.losses else float("nan")
         finite = loss if np.isfinite(loss) else None
         plan, made = self._plan, self._plan.before + self._state.step
-        self._control.report(RunProgress(plan.run, made, plan.whole or plan.steps, finite))
+        self._control.report(RunProgress(plan.run, made, plan.whole, finite))
 
     def _advance(self) -> None:
         """Make steps until something else is due, `LOOK_SECONDS` have passed, or the run is to stop."""
@@ -123,8 +123,8 @@ class TrainingLoop:
         return min(left, *(due - step % due for due in dues))
 
     def _draw(self) -> NDArray[np.int64]:
-        chosen, training = self._plan.new_share, self._training
-        mix = BatchMix(training.new_share if chosen is None else chosen, training.constants.recent_share)
+        training = self._training
+        mix = BatchMix(self._plan.new_share, training.constants.recent_share)
         return self.pool.draw(training.batch, mix, self._state.rng)
 
     def _make_step(self) -> float:

@@ -53,7 +53,7 @@ class LearningTask:
     def memory(self) -> MemoryRules:
         """Return the rules of what a learner of this task remembers."""
         replay, fixed = self.training.replay, self.training.constants
-        return MemoryRules(replay, fixed.half_life, min(fixed.recent, replay), fixed.average)
+        return MemoryRules(replay, min(fixed.recent, replay), fixed.half_life, fixed.average)
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,11 @@ class EngineFactory:
 
     name: str
     bundle: Bundle
-    threads: int = 1
     providers: Sequence[str] = CPU
 
     def open(self) -> Engine:
         """Open an engine with the bundle's initial weights."""
-        return open_engine(self.name, self.bundle, self.threads, providers=self.providers)
+        return open_engine(self.name, self.bundle, providers=self.providers)
 
 
 @contextmanager

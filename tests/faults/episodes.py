@@ -162,8 +162,8 @@ class Episode(Supervisor, Recorder):
         # For the probation: what is right on the holdout is wrong on live samples.
         return replace(window, y=1 - window.y) if self.stage == "probation" else window
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
-        return self.gate.log.older_holdout(limit, before_seq, seed)
+    def older_holdout(self, limit: int, before_seq: int) -> Window:
+        return self.gate.log.older_holdout(limit, before_seq)
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         return self.rollout.rescue(failing, reason)

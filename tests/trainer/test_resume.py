@@ -49,35 +49,6 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_bits(
     assert ends[0] == ends[1]
 
 
-def test_a_checkpoint_of_an_earlier_version_with_options_that_are_gone_is_taken_up(
-    tmp_path: Path, bundle: Bundle
-) -> None:
-    """What early stopping, hard samples and pseudo-labels had left in it changes nothing."""
-    ends = []
-    for name in ("plain", "earlier"):
-        shop = Workshop(tmp_path / name, bundle)
-        shop.feed(*task(150))
-        engine = PortableEngine(bundle)
-        with pytest.raises(InterruptedRunError):
-            shop.trainee(engine, stopping=after(20)).run(shop.request())
-        kept = shop.checkpoints.latest()
-        assert kept is not None
-        if name == "earlier":
-            more: dict[str, Any] = {
-                f"patience/{n}": np.zeros_like(value) for n, value in engine.parameters().items()
-            }
-            more |= {"hard_offsets": np.arange(3), "hard_losses": np.ones(3)}
-            more |= {"pseudo_offsets": np.arange(3), "pseudo_y": np.ones((3, 1), np.float32)}
-            learner = kept.state["learner"] | {"patience": {"loss": 0.5, "since": 16}}
-            staging = shop.checkpoints.stage()
-            engine.save(staging)
-            shop.checkpoints.publish(staging, kept.state | {"learner": learner}, kept.arrays | more)
-        engine = PortableEngine(bundle)
-        result = shop.trainee(engine).run(shop.request())
-        ends.append((weights(engine), result.memory, result.steps, model_bytes(result)))
-    assert ends[0] == ends[1]
-
-
 def test_a_resumed_run_is_known_by_its_new_number(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(150))

@@ -113,6 +113,7 @@ class TrainingScheduler:
         self.reaction = DriftReaction()
         self.budget = stored_budget(registry)
         self.waiting_for: tuple[str, ...] = ()
+        self._retry_after = config.training.constants.retry_after
         self._disk_ended = 0  # runs that the disk has ended since it last let one through
         self._go_by(config.training)
         self.consumed = int(registry.get_value("consumed") or 0)
@@ -130,13 +131,11 @@ class TrainingScheduler:
         """Go by another configuration from the next run on."""
         training = config.training
         self.triggers.new_labels = needed_labels(training, labels_itself=self._labels_itself)
-        self.backoff.rules = backoff_rules(training)
         self._go_by(training)
         self.client.configure(config)
 
     def _go_by(self, training: TrainingConfig) -> None:
         self.engine: str = training.engine
-        self._retry_after = training.constants.retry_after
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)
 
@@ -221,12 +220,10 @@ class TrainingScheduler:
         """Count something else that the trainer did as a run of today."""
         self.budget = self.budget.spent(self.conditions().day, seconds)
 
-    def step(self, options: RunOptions = USUAL) -> RunResult | None:
+    def step(self) -> RunResult | None:
         """Train if a trigger says so; the result of the run, or None."""
         trigger = self.due()
-        if trigger is None:
-            return None
-        return self.train(trigger, options)
+        return None if trigger is None else self.train(trigger)
 
     def train(
         self,

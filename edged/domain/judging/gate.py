@@ -96,8 +96,20 @@ def judge(task: Task, recent: Evidence, earlier: Earlier | None, rules: GateRule
     if n < rules.min_holdout:
         return refuse(outcomes.too_few(n, rules.min_holdout), holdout=float(n))
     found, better = _newest(task, recent, rules)
-    numbers = {"holdout": float(found.n), **_figures(recent, found), "p_worse": found.p_worse}
-    numbers["significance"] = rules.significance
+    numbers = {
+        "holdout": float(found.n),
+        "candidate_error": float(recent.candidate.mean()),
+        "champion_error": float(recent.champion.mean()),
+        "gain": found.gain,
+        "judged_error": found.candidate,
+        "judged_before": found.champion,
+        "both": float(found.both),
+        "wins": float(found.wins),
+        "losses": float(found.losses),
+        "p_better": found.p_better,
+        "p_worse": found.p_worse,
+        "significance": rules.significance,
+    }
     worse = not better and found.p_worse < rules.significance and found.gain < min(rules.min_gain, 0.0)
     enough = rules.min_gain <= 0.0 or found.gain >= rules.min_gain
     reasons = [outcomes.beside(task, found)]
@@ -112,20 +124,6 @@ def judge(task: Task, recent: Evidence, earlier: Earlier | None, rules: GateRule
         return Verdict(True, tuple(reasons), numbers)
     forgotten = _forgotten(task, recent, earlier, rules, numbers)
     return Verdict(not forgotten, (*reasons, *forgotten), numbers, forgets=bool(forgotten))
-
-
-def _figures(evidence: Evidence, found: PairedComparison) -> dict[str, float]:
-    return {
-        "candidate_error": float(evidence.candidate.mean()),
-        "champion_error": float(evidence.champion.mean()),
-        "gain": found.gain,
-        "judged_error": found.candidate,
-        "judged_before": found.champion,
-        "both": float(found.both),
-        "wins": float(found.wins),
-        "losses": float(found.losses),
-        "p_better": found.p_better,
-    }
 
 
 def _newest(task: Task, recent: Evidence, rules: GateRules) -> tuple[PairedComparison, bool]:
@@ -267,7 +265,7 @@ class ModelComparison:
         self, model: Model, champion: Model, recent: Window, scale: NDArray[np.float32] | None
     ) -> Earlier | None:
         """Ask both models about rows spread over all holdout before `recent`; None where there are none."""
-        window = self._holdout.older_holdout(EARLIER_ROWS, int(recent.seq[0]), seed=0)
+        window = self._holdout.older_holdout(EARLIER_ROWS, int(recent.seq[0]))
         self._reader.breathe()
         if len(window) == 0:
             return None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EXACT = 1000  # pairs that differ, up to which the binomial distribution is summed up
 RESAMPLES = 2000
+BLOCK_ROWS = 100  # consecutive rows that are drawn together
 ROWS_AT_ONCE = 250  # resamples drawn together: bounds the memory
 READ_TIMES = 2  # times as many rows as are wanted are read, as some go
 
@@ -47,7 +48,7 @@ class PairedComparison:
     champion: float
 
 
-def compare(task: Task, candidate: Errors, champion: Errors, seed: int = 0) -> PairedComparison:
+def compare(task: Task, candidate: Errors, champion: Errors) -> PairedComparison:
     """Compare errors `(n,)`, n > 0: McNemar's exact test for classes, a seeded paired bootstrap for values.
 
     >>> found = compare("classify", np.array([0.0, 0, 0, 0]), np.array([1.0, 1, 1, 0]))
@@ -61,7 +62,7 @@ def compare(task: Task, candidate: Errors, champion: Errors, seed: int = 0) -> P
         p_worse, p_better = mcnemar(losses, wins), mcnemar(wins, losses)
     else:
         gain /= max(float(champion.mean()), 1e-12)
-        p_worse, p_better = bootstrap(difference, seed)
+        p_worse, p_better = bootstrap(difference)
     return PairedComparison(
         n=len(difference),
         both=len(difference) - wins - losses,
@@ -97,13 +98,13 @@ def _log_choose(n: int, k: int) -> float:
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
 
 
-def bootstrap(difference: Errors, seed: int) -> tuple[float, float]:
+def bootstrap(difference: Errors) -> tuple[float, float]:
     """P-values that the mean of paired differences `(n,)` is below 0, and above, from `RESAMPLES` resamples.
 
     Source: B. Efron, R. Tibshirani: An introduction to the bootstrap (1993), chapter 16; counted with the
     sample itself, so that no p-value is 0.
     """
-    draws = SeededRng(seed)
+    draws = SeededRng(0)
     n, above, below = len(difference), 1, 1
     for _ in range(RESAMPLES // ROWS_AT_ONCE):
         means = difference[draws.integers(n, ROWS_AT_ONCE * n).reshape(ROWS_AT_ONCE, n)].mean(axis=1)
@@ -112,9 +113,7 @@ def bootstrap(difference: Errors, seed: int) -> tuple[float, float]:
     return above / (RESAMPLES + 1), below / (RESAMPLES + 1)
 
 
-def block_bootstrap(
-    difference: NDArray[np.float64], *, block: int = 100, rounds: int = 2000, seed: int = 0
-) -> tuple[float, float]:
+def block_bootstrap(difference: NDArray[np.float64]) -> tuple[float, float]:
     """95 % interval of the mean of `difference` `(n,)`, for errors that come in bursts.
 
     Whole blocks of consecutive rows are drawn, so that neighbours which err together stay together.
@@ -125,10 +124,10 @@ def block_bootstrap(
     >>> low == high == 1.0
     True
     """
-    count = max(1, len(difference) // block)
+    count = max(1, len(difference) // BLOCK_ROWS)
     sums = np.array([part.sum() for part in np.array_split(difference, count)])
     lengths = np.array([len(part) for part in np.array_split(difference, count)])
-    drawn = SeededRng(seed).integers(count, rounds * count).reshape(rounds, count)
+    drawn = SeededRng(0).integers(count, RESAMPLES * count).reshape(RESAMPLES, count)
     means = sums[drawn].sum(axis=1) / lengths[drawn].sum(axis=1)
     low, high = quantiles(means, [0.025, 0.975])
     return float(low), float(high)
@@ -172,9 +171,9 @@ class NonOverlappingHoldout:
         found = self._thinned(self._holdout.holdout_window(READ_TIMES * limit, before_seq=before_seq))
         return found.take(np.arange(max(0, len(found) - limit), len(found)))
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
+    def older_holdout(self, limit: int, before_seq: int) -> Window:
         """Read a sample of those before a position, spread evenly."""
-        return self._thinned(self._holdout.older_holdout(limit, before_seq, seed))
+        return self._thinned(self._holdout.older_holdout(limit, before_seq))
 
     def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Keys and places of samples, as `apart` takes them."""

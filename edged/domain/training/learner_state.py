@@ -32,8 +32,8 @@ class RunPlan:
     """One run's fixed decisions, kept in its checkpoints so that it can be resumed exactly.
 
     The run learns from labelled samples with `after < seq <= upto`; by then the log was to give the next
-    sample, labelled or not, the offset `arrived`. As a part of a longer run it comes after `before` of that
-    run's `whole` steps. `relabelled` labels had replaced earlier ones.
+    sample, labelled or not, the offset `arrived`, and `relabelled` labels had replaced earlier ones. As a
+    part of a longer run it comes after `before` of that run's `whole` steps.
     """
 
     run: int
@@ -42,11 +42,11 @@ class RunPlan:
     upto: int
     steps: int
     learning_rate: float
-    new_share: float | None = None
-    arrived: int | None = None
+    new_share: float
+    arrived: int
+    relabelled: int
+    whole: int
     before: int = 0
-    whole: int | None = None
-    relabelled: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class MemoryRules:
     """
 
     replay: int
+    recent: int
     half_life: float
-    recent: int = 0
-    average: float = 0.0
+    average: float
 
 
 @dataclass
@@ -68,6 +68,7 @@ class LearnerState:
     """Position in the stream, replay memory, input statistics, averaged weights and random numbers.
 
     `plan` is that of the run under way, `finished` that of the last run, all of whose steps are done.
+    `relabelled` labels had replaced earlier ones when the last run began.
     """
 
     memory: Reservoir
@@ -76,13 +77,13 @@ class LearnerState:
     average: Average
     rng: np.random.Generator
     consumed: int = 0
-    arrived: int | None = 0
+    arrived: int = 0
     total_steps: int = 0
     plan: RunPlan | None = None
     step: int = 0
     excluded: list[int] = field(default_factory=list)
     finished: RunPlan | None = None
-    relabelled: int | None = None  # labels that had replaced earlier ones when the last run began
+    relabelled: int = 0
 
     @classmethod
     def fresh(cls, rules: MemoryRules, seed: int) -> LearnerState:
@@ -144,20 +145,17 @@ class LearnerState:
         rng = np.random.default_rng()
         rng.bit_generator.state = values["rng"]
         mean, square = arrays.get("moments_mean"), arrays.get("moments_square")
+        plan, finished = values["plan"], values["finished"]
         return cls(
-            Reservoir(rules.replay, arrays["memory_ids"].copy(), values["memory"]["seen"]),
-            Recent(rules.recent, arrays.get("recent_ids")),
-            RunningMoments(rules.half_life, mean, square, values["moments_weight"]),
-            Average.load(rules.average, arrays),
-            rng,
-            values["consumed"],
-            values.get("arrived"),
-            values["total_steps"],
-            RunPlan(**values["plan"]) if values["plan"] else None,
-            values["step"],
-            list(values["excluded"]),
-            RunPlan(**values["finished"]) if values.get("finished") else None,
-            values.get("relabelled"),
+            memory=Reservoir(rules.replay, arrays["memory_ids"].copy(), values["memory"]["seen"]),
+            recent=Recent(rules.recent, arrays["recent_ids"]),
+            moments=RunningMoments(rules.half_life, mean, square, values["moments_weight"]),
+            average=Average.load(rules.average, arrays),
+            rng=rng,
+            plan=RunPlan(**plan) if plan else None,
+            finished=RunPlan(**finished) if finished else None,
+            excluded=list(values["excluded"]),
+            **{name: values[name] for name in ("consumed", "arrived", "total_steps", "step", "relabelled")},
         )
 
 

@@ -46,8 +46,6 @@ def test_a_verdict_is_read_as_it_was_stored() -> None:
     stored = json.loads(json.dumps(verdict.to_json()))
     assert list(stored) == ["accepted", "reasons", "numbers", "forgets"]
     assert Verdict.from_json(stored) == verdict
-    earlier = {name: stored[name] for name in ("accepted", "reasons", "numbers")}
-    assert Verdict.from_json(earlier) == verdict, "what an earlier version has not stored has its default"
 
 
 def test_what_chance_explains_refuses_nobody() -> None:

@@ -156,7 +156,6 @@ class Settings:
             pipeline.scheduler.configure(self.config)
         if "gate" in changes:
             pipeline.evaluator.configure(self.config.gate)
-            pipeline.models.configure(self.config.gate)
             pipeline.predictor.configure(self.config.gate)
         if "log" in changes:
             logs.configure(self.config.log.level)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.device.promotion.candidate_store import discard
 from edged.device.promotion.evaluator import CandidateEvaluator
+from edged.device.promotion.model_store import ModelStore, discard
 from edged.domain import outcomes
 from edged.domain.events import (
     CandidateRejected,
@@ -34,7 +34,6 @@ from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.device.events import Events
-    from edged.device.promotion.model_store import ModelStore
     from edged.device.serving.predictor import Predictor
 
 log = get_logger("edged.succession")

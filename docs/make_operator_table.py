@@ -12,18 +12,21 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import numpy as np
+import onnx
 from generated import write_or_check
 from onnx import TensorProto
 
 from edged.bundles.autodiff import rules
-from edged.bundles.autodiff.registry import BACKWARD
+from edged.bundles.autodiff.registry import BACKWARD, ZERO
+from edged.bundles.graph.network import OPSET
+from edged.bundles.source.opset import EXPANDED
 
 PAGE = Path(__file__).with_name("operators.md")
 FAMILIES = (f"{rules.__name__}.",)
@@ -117,6 +120,23 @@ def operators() -> str:
     return table(["operator", "file", "gradient", "refused"], rows)
 
 
+def expanded() -> str:
+    """Operators that are differentiated through ONNX's own definition."""
+    return listed(EXPANDED)
+
+
+def refused() -> str:
+    """Operators of our opset that no gradient comes through."""
+    schemas = onnx.defs.get_all_schemas_with_history()
+    there = {each.name for each in schemas if each.domain == "" and onnx.defs.has(each.name, OPSET, "")}
+    return listed(there.difference(BACKWARD, ZERO, EXPANDED))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in one line, in alphabetical order."""
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
 def models() -> str:
     """Every model of the zoo, its size, and which engines train it."""
     from tests.zoo import ZOO
@@ -145,7 +165,7 @@ def parameters(model: Any) -> int:
 
 # ---- the page ----------------------------------------------------------------------------------
 
-TABLES = {"models": models, "operators": operators}
+TABLES = {"models": models, "operators": operators, "expanded": expanded, "refused": refused}
 
 
 def page(text: str) -> str:

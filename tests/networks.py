@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.graph.network import IR_VERSION, OPSET
-
 INPUT, OUTPUT = "x", "output"
 
 
@@ -21,7 +19,7 @@ class Network:
     ±1/√fan_in, as PyTorch initialises them, drawn from one generator in the order of the layers.
     """
 
-    def __init__(self, *row: int, seed: int = 0, opset: int = OPSET) -> None:
+    def __init__(self, *row: int, seed: int = 0, opset: int = 17) -> None:
         self._row, self._opset = row, opset
         self._rng = np.random.default_rng(seed)
         self._nodes: list[onnx.NodeProto] = []
@@ -33,7 +31,7 @@ class Network:
         give = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", outputs])
         graph = helper.make_graph(self._nodes, name, [take], [give], self._tensors)
         opset = [helper.make_opsetid("", self._opset)]
-        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION)
+        return helper.make_model(graph, opset_imports=opset, ir_version=8)
 
     # ---- tensors and nodes -------------------------------------------------------------------
 

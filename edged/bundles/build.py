@@ -30,6 +30,7 @@ from edged.bundles.preflight import TOO_LARGE, Obstacle, lacking, obstacles, ref
 from edged.bundles.source.axes import check_outputs, fix_sequence, refuse_open
 from edged.bundles.source.classifiers import class_names, warn_about_probabilities
 from edged.bundles.source.normalise import conform, parameter_names, read_model
+from edged.bundles.source.opset import trainable_form
 from edged.bundles.source.standardise import (
     INPUT,
     STANDARD_OUTPUT,
@@ -229,6 +230,7 @@ class _Plan:
             check_outputs(before, self.model, rows, add_note)
         self.model.producer_name = "edged"
         self.trainable, self.frozen = self._selected(add_note)
+        self.trained = trainable_form(self.model)
         self.target = None if self.statistics is None else self.statistics.target_names
         self.objective = self._objective(add_note)
         self.input = tensor_of(self.model.graph.input[0])
@@ -280,7 +282,8 @@ class _Plan:
         give = [tensor_of(value) for value in graph.output]
         # A loss compares the main output with the label in the network's own units.
         main = give[0].name if self.target is None else STANDARD_OUTPUT
-        chosen = objective(self.model, give, [main, *(tensor.name for tensor in give[1:])], self.request.loss)
+        compared = [main, *(tensor.name for tensor in give[1:])]
+        chosen = objective(self.trained, give, compared, self.request.loss)
         warn_about_probabilities(graph, chosen.name, add_note)
         if self.target is not None and chosen.name not in (*MEASURING, CUSTOM):
             raise ConfigError(
@@ -291,7 +294,7 @@ class _Plan:
 
     def _with_loss(self) -> onnx.ModelProto:
         """Copy the model, with the label as a further input and the loss as its only output."""
-        made = copy.deepcopy(self.model)
+        made = copy.deepcopy(self.trained)
         graph, label = made.graph, self.objective.label
         graph.input.append(value_info(label))
         read = label.name if self.target is None else standard_target(graph, label.name, self.target)
@@ -320,7 +323,7 @@ class _Plan:
 
     def _obstacles(self) -> list[Obstacle]:
         request, refused = self.request, {} if self.gradients is None else self.gradients.refused
-        judged = self.network if self.objective.name == CUSTOM else self.model
+        judged = self.network if self.objective.name == CUSTOM else self.trained
         found = [
             *obstacles(judged, refused, self.trainable, request.engine),
             *lacking(request.optimizer, request.engine),

@@ -14,7 +14,7 @@ from edged.bundles.autodiff.reverse import active_tensors, differentiated
 from edged.bundles.autodiff.rules.recurrent import STATES, more_than_plain
 from edged.bundles.autodiff.shapes import constants, kinds_of
 from edged.bundles.autodiff.tape import BATCH, Dims
-from edged.bundles.graph.edit import CONTRIB_DOMAIN, consumed
+from edged.bundles.graph.edit import consumed
 from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.trainable import layers
 from edged.domain.bundle_contents import Tensor
@@ -38,8 +38,6 @@ DERIVED = frozenset({
     "Softmax", "SoftmaxCrossEntropyLoss", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "TopK",
     "Transpose", "Trilu", "Unsqueeze",
 })  # fmt: skip
-# The same of onnxruntime's own operators.
-CONTRIBUTED = frozenset({"FusedMatMul", "Gelu", "QuickGelu"})
 # What it builds a training graph with that ends the process, does not run, or learns something else.
 _UNSAFE = {
     "AveragePool": "has a gradient that ends the process when the batch is dynamic",
@@ -163,7 +161,7 @@ def _way_round(model: onnx.ModelProto, node: onnx.NodeProto, trainable: Sequence
 def _is_derived(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
     """Whether the native engine's builder derives a node rightly in this form."""
     if node.domain not in ("", "ai.onnx"):
-        return node.domain == CONTRIB_DOMAIN and node.op_type in CONTRIBUTED
+        return False
     if node.op_type == "Split":  # it joins the gradients of the parts that are read alone
         read = consumed(graph) | {value.name for value in graph.output}
         return all(name in read for name in node.output)

@@ -108,7 +108,7 @@ class BundleContents(Message):
     frozen: tuple[str, ...]
     standardise: Standardisation | None = None
     target_standardise: Standardisation | None = None
-    opset: int = 17
+    opset: int = 21
     engine: str = "portable"
     seed: int | None = None
     files: Mapping[str, FileEntry] = field(default_factory=dict)

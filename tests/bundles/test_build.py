@@ -123,7 +123,7 @@ def test_a_model_from_elsewhere(tmp_path: Path) -> None:
     bundle = build(tmp_path / "m.onnx", tmp_path / "b", loss="mse", standardise=Statistics.identity(4))
     assert bundle.input.shape == ("batch", 4)
     assert bundle.trainable == ("fc1.weight", "fc2.weight", "fc2.bias")
-    assert bundle.opset == 17
+    assert bundle.opset == 18
 
 
 def test_an_operator_without_gradient_is_named(tmp_path: Path) -> None:

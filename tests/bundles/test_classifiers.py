@@ -63,7 +63,7 @@ def test_a_network_of_scikit_learn_answers_as_before_and_learns(
                for note in notes) == (loss != "mse")  # fmt: skip
     assert not [note for note in notes if note.startswith("not compared")]
     assert [(entry.domain, entry.version) for entry in onnx.load(bundle.inference_model).opset_import] == [
-        ("", 17)
+        ("", 18)
     ]
     known = np.load(EXPORTED / f"scikit_{name}.npz")
     found = answer(InferenceModel(bundle.inference_model).predict(known["x"]))

@@ -14,17 +14,19 @@ from onnx import TensorProto, helper, numpy_helper
 from edged import __version__
 from edged.bundles.export.export import ExportReport, ExportRequest, export
 from edged.bundles.export.upstream_tools import quantised
+from edged.bundles.graph.edit import opset_of
 from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.templates import cnn1d, gru, mlp
+from edged.engines import open_engine
 from edged.engines.native import api
 from edged.engines.onnx.metadata import input_width, with_metadata
 from edged.engines.portable.engine import PortableEngine
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 from tests.building import build
-from tests.bundles.models import model
+from tests.bundles.models import chain, model
 from tests.commands import edged
-from tests.installed import needs_native
+from tests.installed import built_for_each, needs_native
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
@@ -53,6 +55,23 @@ def run(path: Path, rows: np.ndarray[Any, Any] = ROWS) -> list[np.ndarray[Any, A
     session = ort.session(str(path))
     take = session.get_inputs()[0]
     return list(session.run(None, {take.name: rows.reshape(-1, *take.shape[1:])}))
+
+
+@pytest.mark.parametrize("opset", [13, 17, 20])
+def test_a_model_keeps_the_opset_that_it_came_with(tmp_path: Path, opset: int) -> None:
+    given = chain("Relu", opset=opset)
+    for engine, bundle in built_for_each(given, tmp_path, loss="mse").items():
+        assert bundle.opset == opset
+        trained = open_engine(engine, bundle)
+        x, y = np.ones((3, 4), np.float32), np.zeros((3, 2), np.float32)
+        assert trained.step(x, y).applied
+        trained.export(tmp_path / "trained.onnx")
+        made(bundle.path, tmp_path / "made.onnx", outputs=("output",))
+        for name in ("trained", "made"):
+            found = onnx.load(str(tmp_path / f"{name}.onnx"))
+            assert (opset_of(found), found.ir_version) == (opset, 8)
+        answer = run(tmp_path / "trained.onnx", x)[0]
+        assert float((answer**2).mean()) == pytest.approx(trained.evaluate(x, y), rel=1e-5)
 
 
 def test_without_a_wish_it_is_the_bundles_own_model(bundle: Bundle, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.bundles.models import chain, model
 from tests.installed import ENGINES, built_for_each, needs_native
 from tests.zoo import ZOO
 
+NEWEST = int(onnx.defs.onnx_opset_version())
 X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
 
 
@@ -35,26 +36,27 @@ def weight(name: str, *shape: int) -> onnx.TensorProto:
 # ---- versions ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("opset", [7, 9, 10, 24, 25])
-def test_old_and_new_opsets_are_brought_to_ours(opset: int) -> None:
+@pytest.mark.parametrize(("opset", "nearest"), [(7, 13), (9, 13), (10, 13), (24, 21), (25, 21)])
+def test_old_and_new_opsets_are_brought_to_the_nearest(opset: int, nearest: int) -> None:
+    if opset > NEWEST:
+        pytest.skip("this onnx does not have the opset")
     notes: list[str] = []
     made = conform(chain(opset=opset, ir_version=8), add_note=notes.append)
-    assert (opset_of(made), made.ir_version) == (17, 8)
+    assert opset_of(made) == nearest
     np.testing.assert_allclose(run(made), run(conform(chain())), rtol=1e-6)
-    assert notes == [f"brought from opset {opset} and IR version 8 to opset 17 and IR version 8"]
+    assert notes == [f"brought from opset {opset} to opset {nearest}"]
 
 
 @pytest.mark.parametrize("opset", [6, 99])
 def test_an_opset_that_cannot_be_converted_is_refused(opset: int) -> None:
-    with pytest.raises(BundleError, match=rf"opset {opset}, this onnx .* converts 7 to .*opset_version=17"):
+    with pytest.raises(BundleError, match=rf"opset {opset}, this onnx .* converts 7 to .*opset_version=21"):
         conform(chain(opset=opset))
 
 
 @pytest.mark.parametrize("name", ["cnn_average", "transformer", "lstm", "cnn_groupnorm"])
 def test_networks_come_down_from_the_newest_opset(name: str) -> None:
     ours = ZOO[name].make(True)
-    newest = min(25, int(onnx.defs.onnx_opset_version()))
-    made = conform(onnx.version_converter.convert_version(ours, newest))
+    made = conform(onnx.version_converter.convert_version(ours, min(25, NEWEST)))
     row = [dim.dim_value for dim in ours.graph.input[0].type.tensor_type.shape.dim[1:]]
     x = np.random.default_rng(0).integers(0, 4, (3, *row)).astype(np.float32)
     expected, found = (
@@ -77,8 +79,9 @@ def padded(**attributes: Any) -> onnx.ModelProto:
 def test_a_pad_along_some_axes_is_one_along_all() -> None:
     w = numpy_helper.to_array(weight("w", 7, 2))
     np.testing.assert_allclose(run(conform(padded())), np.pad(X, ((0, 0), (1, 2))) @ w, rtol=1e-5)
-    with pytest.raises(BundleError, match=r"node pad: operator Pad .*its mode is wrap"):
-        conform(padded(mode="wrap"))
+    np.testing.assert_allclose(
+        run(conform(padded(mode="wrap"))), np.pad(X, ((0, 0), (1, 2)), "wrap") @ w, rtol=1e-5
+    )
 
 
 def test_a_normalisation_by_the_root_mean_square(tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_a_normalisation_by_the_root_mean_square(tmp_path: Path) -> None:
     assert_equal(*both_gradients(given, tmp_path))
 
 
-def test_an_operator_that_opset_17_does_not_have_is_named() -> None:
+def test_an_operator_that_our_opset_does_not_have_is_named() -> None:
     given = chain("TensorScatter", opset=24)
     with pytest.raises(
         BundleError, match=r"node TensorScatter_1: operator TensorScatter of opset 24 has no form"

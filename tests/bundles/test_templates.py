@@ -40,7 +40,7 @@ def test_names_and_versions() -> None:
     model = mlp(3, 2, (5, 4), output="y")
     assert list(weights(model)) == [f"layer{i}.{part}" for i in (1, 2, 3) for part in ("weight", "bias")]
     assert (model.graph.input[0].name, model.graph.output[0].name) == ("x", "y")
-    assert (model.opset_import[0].version, model.ir_version) == (17, 8)
+    assert (model.opset_import[0].version, model.ir_version) == (21, 10)
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 

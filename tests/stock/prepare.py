@@ -21,8 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 RUNTIME = "onnxruntime"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-# The first release whose wheels run with numpy 2; the metadata of older ones does not say that they do not.
-FIRST_WITH_NUMPY_2 = (1, 19)
 
 
 def build_wheel(folder: Path) -> Path:
@@ -50,19 +48,18 @@ def requirements(wheel: Path) -> list[str]:
 def with_stock(wanted: list[str], version: str) -> list[str]:
     """The same requirements with exactly this stock onnxruntime as the runtime.
 
-    >>> with_stock(["onnxruntime>=1.17; python_version > '3'", "numpy<3"], "1.17.0")
-    ['numpy<3', 'onnxruntime==1.17.0', 'numpy<2']
+    >>> with_stock(["onnxruntime>=1.19; python_version > '3'", "numpy<3"], "1.19.2")
+    ['numpy<3', 'onnxruntime==1.19.2']
     """
     others = [line for line in wanted if not _distribution(line).startswith(RUNTIME)]
-    older = version_of(version) < FIRST_WITH_NUMPY_2
-    return [*others, f"{RUNTIME}=={version}", *(["numpy<2"] if older else [])]
+    return [*others, f"{RUNTIME}=={version}"]
 
 
 def floor(wanted: list[str]) -> tuple[int, ...]:
     """The lowest version of stock onnxruntime that edged takes.
 
-    >>> floor(["onnxruntime-training-cpu==1.19.2", "onnxruntime>=1.17; python_version > '3'"])
-    (1, 17)
+    >>> floor(["onnxruntime-training-cpu==1.19.2", "onnxruntime>=1.19; python_version > '3'"])
+    (1, 19)
     """
     line = next(line for line in wanted if _distribution(line) == RUNTIME)
     found = re.search(r">=\s*([\d.]+)", line)

@@ -1,20 +1,16 @@
 """Forms of operators that are brought to others before differentiation, with the same values.
 
-Recurrent layers become one layer that goes forward for each direction, activations before a maximum pooling
-come behind it, and a GELU that was written out becomes one operator again, whose gradient is shorter.
+Recurrent layers become one layer that goes forward for each direction, and activations before a maximum
+pooling come behind it.
 """
 
 from __future__ import annotations
-
-import math
-from collections.abc import Mapping
 
 import onnx
 from onnx import helper
 
 from edged.bundles.autodiff.rules.recurrent import STATES, further_input
-from edged.bundles.autodiff.shapes import constants
-from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names
+from edged.bundles.graph.edit import all_names
 from edged.bundles.graph.writer import NodeWriter, attributes_of
 
 # Activations that never fall, so that the largest input has the largest output.
@@ -32,7 +28,7 @@ def plain_forms(model: onnx.ModelProto) -> onnx.ModelProto:
     made.CopyFrom(model)
     graph = made.graph
     to = NodeWriter(all_names(graph))
-    for node in _pooled_first(_with_gelu(list(graph.node), graph)):
+    for node in _pooled_first(list(graph.node)):
         if node.op_type in STATES and node.domain in ("", "ai.onnx"):
             _plain_layers(node, to)
         else:
@@ -41,8 +37,6 @@ def plain_forms(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
     graph.initializer.extend(to.constants)
-    if not any(entry.domain == CONTRIB_DOMAIN for entry in made.opset_import):
-        made.opset_import.append(helper.make_opsetid(CONTRIB_DOMAIN, 1))
     return made
 
 
@@ -93,7 +87,7 @@ def _by_direction(inputs: list[str], directions: int, to: NodeWriter) -> list[li
     for name in inputs[1:]:
         names = [to.name("direction") if name else "" for _ in range(directions)]
         if name:
-            to.operator("Split", [name], names, axis=0)
+            to.operator("Split", [name], names, axis=0, num_outputs=directions)
         parts.append(names)
     return [list(each) for each in zip(*parts, strict=True)]
 
@@ -162,59 +156,3 @@ def _rewired(node: onnx.NodeProto, read: str, write: str) -> onnx.NodeProto:
     made.CopyFrom(node)
     made.input[0], made.output[0] = read, write
     return made
-
-
-def _with_gelu(nodes: list[onnx.NodeProto], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The nodes with ½·x·(1 + erf(x/√2)), as exporters write it in five, as one operator `Gelu`."""
-    readers, values = _readers(nodes), constants(graph)
-    makers = {name: node for node in nodes for name in node.output}
-    ends = {value.name for value in graph.output}
-    gone, new = set[int](), dict[int, onnx.NodeProto]()
-    for error in nodes:
-        if error.op_type == "Erf" and (found := _gelu(error, makers, readers, values)) is not None:
-            parts, x = found
-            if all(part.output[0] not in ends for part in parts[:-1]):
-                gone.update(map(id, parts))
-                last = parts[-1]
-                new[id(last)] = helper.make_node(
-                    "Gelu", [x], list(last.output), name=last.name, domain=CONTRIB_DOMAIN
-                )
-    return [new.get(id(node), node) for node in nodes if id(node) not in gone or id(node) in new]
-
-
-def _gelu(
-    error: onnx.NodeProto,
-    makers: Mapping[str, onnx.NodeProto],
-    readers: Readers,
-    values: Mapping[str, object],
-) -> tuple[list[onnx.NodeProto], str] | None:
-    """The nodes around an Erf that make a GELU, in order, and what it is of; None where they do not."""
-    scaled = makers.get(error.input[0])
-    root = {"Div": math.sqrt(2), "Mul": math.sqrt(0.5)}
-    if scaled is None or scaled.op_type not in root or len(readers[error.input[0]]) != 1:
-        return None
-    x = _other(scaled, root[scaled.op_type], values)
-    plus = _only(readers, error.output[0], "Add")
-    if x is None or plus is None or _other(plus, 1, values) is None:
-        return None
-    product = _only(readers, plus.output[0], "Mul")
-    if product is None:
-        return None
-    factor = next(name for name in product.input if name != plus.output[0])
-    before, behind = makers.get(factor), _only(readers, product.output[0], "Mul")
-    if factor == x and behind is not None and _other(behind, 0.5, values) is not None:
-        return [scaled, error, plus, product, behind], x
-    halved = before is not None and before.op_type == "Mul" and _other(before, 0.5, values) == x
-    if before is not None and halved and len(readers[factor]) == 1:
-        return [scaled, error, plus, before, product], x
-    return None
-
-
-def _other(node: onnx.NodeProto, number: float, values: Mapping[str, object]) -> str | None:
-    """The operand beside this number; None where the node does not have it."""
-    places = (1,) if node.op_type == "Div" else (0, 1)
-    for place in places:
-        value = values.get(node.input[place])
-        if getattr(value, "size", 0) == 1 and abs(float(value.reshape(-1)[0]) - number) < 1e-4:  # type: ignore[attr-defined]
-            return str(node.input[1 - place])
-    return None

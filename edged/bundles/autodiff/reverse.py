@@ -16,7 +16,7 @@ from onnx import TensorProto
 from edged.bundles.autodiff import rules  # noqa: F401  it registers them
 from edged.bundles.autodiff.registry import BACKWARD, FORWARD, STOPS, ZERO
 from edged.bundles.autodiff.tape import Adjoint, Tape, broadcast, untrainable
-from edged.bundles.graph.edit import reads
+from edged.bundles.graph.edit import CONTRIB_DOMAIN, reads
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _derived(
 ) -> Sequence[Adjoint | None]:
     try:
         if refused is None or node.name not in refused:
-            rule = BACKWARD.get(node.op_type)
+            rule = None if node.domain == CONTRIB_DOMAIN else BACKWARD.get(node.op_type)
             if rule is None:
                 raise _no_rule(node)
             return rule(node, gradients, tape)
@@ -126,6 +126,9 @@ def _derived(
 
 
 def _no_rule(node: onnx.NodeProto) -> BundleError:
+    if node.domain == CONTRIB_DOMAIN:
+        remedy = "freeze what is before it, or give the model as it was before onnxruntime optimised it"
+        return untrainable(node, "it is onnxruntime's own", remedy)
     if "Sequence" in node.op_type:
         return untrainable(node, "it has a sequence of tensors", _LAYER)
     return untrainable(node, *_CONTROL.get(node.op_type, ("it has no gradient",)))

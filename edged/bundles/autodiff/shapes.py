@@ -40,14 +40,27 @@ def examine(model: onnx.ModelProto, parameters: Iterable[str]) -> TensorInfo:
     graph = model.graph
     kinds = kinds_of(model)
     variable = {str(value.name) for value in graph.input}.union(parameters)
-    static = [name for name in _static(graph, variable) if kinds.get(name, 0) in WHOLE]
+    static = [name for name in _static(graph, variable) if kinds.get(name, 0) in (*WHOLE, TensorProto.FLOAT)]
     dims, found = _run(model, static)
-    return TensorInfo(dims, kinds, dict(constants(graph, variable)) | found)
+    # Tables of float32 that a graph computes stay computed.
+    values = {name: value for name, value in found.items() if kinds[name] in WHOLE or value.size == 1}
+    return TensorInfo(dims, kinds, dict(constants(graph, variable)) | values)
 
 
 def sizes_of(model: onnx.ModelProto) -> dict[str, Dims]:
     """Sizes of all tensors of a model, by name; BundleError when onnxruntime cannot run it."""
     return _run(model, [])[0]
+
+
+def fixed_values(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Values of these tensors, as far as they follow from constants and from sizes other than the batch.
+
+    Raises BundleError when onnxruntime cannot run the model.
+    """
+    wanted, inputs = set(names), {str(value.name) for value in model.graph.input}
+    computed = [name for name in _static(model.graph, inputs) if name in wanted]
+    written = {name: value for name, value in constants(model.graph).items() if name in wanted}
+    return written | (_run(model, computed)[1] if computed else {})
 
 
 def _size(one: int, other: int, third: int) -> Dim | None:

@@ -13,8 +13,9 @@ from onnx import helper, numpy_helper
 from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.errors import ConfigError
 
-OPSET = 17
-IR_VERSION = 8
+# Of everything that is trained; stock onnxruntime has it from 1.19 on.
+OPSET = 21
+IR_VERSION = 10
 INPUT = "x"
 # The producer of these networks, whose weights are random; a bundle's inference model has another one.
 UNTRAINED = "edged model new"

@@ -150,7 +150,8 @@ def gru(
     network = _on_windows(window, hidden, seed, order=[1, 0, 2])
     for before, after in zip([channels, *hidden], hidden, strict=False):
         network.recur(before, after)
-    network.add("ReduceMean", [network.current], axes=[0], keepdims=0)
+    time = network.constant("window.time", np.array([0], np.int64))
+    network.add("ReduceMean", [network.current, time], keepdims=0)
     network.dense(hidden[-1], outputs, output)
     return network.model("gru", size * channels, outputs)
 
@@ -189,28 +190,28 @@ def experts(
     ends = [network.constant(f"features.{name}", np.array([value], np.int64))
             for name, value in (("first", 0), ("end", measured), ("axis", 1))]  # fmt: skip
     features = network.add("Slice", [INPUT, *ends], "features")
+    classes_axis = network.constant("mix.axis", np.array([1], np.int64))
     half = [max(1, size // 2) for size in hidden]
     for number, (seen, sizes) in enumerate(((features, [measured, *hidden]), (INPUT, [inputs, *half])), 1):
         network.current = seen
         for before, after in pairwise(sizes):
             network.dense(before, after)
         network.dense(sizes[-1], classes, f"expert{number}")
-        parts.append(_likelihood(network, f"expert{number}"))
+        parts.append(_likelihood(network, f"expert{number}", classes_axis))
     network.add("Concat", parts, EXPERTS, axis=1)
     shape = network.constant("mix.shape", np.array([0, len(parts), classes], np.int64))
     weights = network.parameter(MIX_WEIGHTS, np.full((1, len(parts), 1), 1 / len(parts)))
     weighted = network.add("Mul", [network.add("Reshape", [EXPERTS, shape]), weights])
-    axis = network.constant("mix.axis", np.array([1], np.int64))
-    network.add("ReduceSum", [weighted, axis], "logits", keepdims=0)
+    network.add("ReduceSum", [weighted, classes_axis], "logits", keepdims=0)
     model = network.model("experts", inputs, classes)
     each = helper.make_tensor_value_info(EXPERTS, TensorProto.FLOAT, ["batch", len(parts) * classes])
     model.graph.output.append(each)
     return model
 
 
-def _likelihood(network: Network, logits: str) -> str:
+def _likelihood(network: Network, logits: str, axis: str) -> str:
     """log(p + FLOOR) of each class, less its mean over the classes."""
     share = network.add("Softmax", [logits], axis=1)
     floor = network.constant(f"{logits}.floor", np.array(FLOOR, np.float32))
     log = network.add("Log", [network.add("Add", [share, floor])])
-    return network.add("Sub", [log, network.add("ReduceMean", [log], axes=[1], keepdims=1)], f"{logits}.log")
+    return network.add("Sub", [log, network.add("ReduceMean", [log, axis], keepdims=1)], f"{logits}.log")

@@ -16,29 +16,25 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Shape = tuple[int | None, ...]
-
 
 class NodeWriter:
     """Collects standard nodes in the order in which they are written, and the constants they read.
 
     `taken` are names that must not be used again, `values` the constants of the graph that is written
-    (indices, axes and the like), `shapes` those that are known of its tensors, with None for a size that
-    varies, as the batch does. New names begin with `prefix`.
+    (indices, axes and the like). New names begin with `prefix`.
     """
 
     def __init__(
         self,
         taken: Iterable[str] = (),
         values: Mapping[str, NDArray[Any]] | None = None,
-        shapes: Mapping[str, Shape] | None = None,
         *,
         prefix: str = "step",
     ) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        self._values, self._shapes = values or {}, shapes or {}
+        self._values = values or {}
         self._taken, self._prefix = set(taken), prefix
 
     def fork(self) -> Self:
@@ -54,7 +50,7 @@ class NodeWriter:
 
         Its nodes may read tensors of the graph around them.
         """
-        inner = NodeWriter((), self._values, self._shapes, prefix=self._prefix)
+        inner = NodeWriter((), self._values, prefix=self._prefix)
         inner.constants, inner._constants, inner._taken = self.constants, self._constants, self._taken
         return inner
 
@@ -108,13 +104,6 @@ class NodeWriter:
     def value(self, name: str) -> NDArray[Any] | None:
         """The value of a constant of the graph; None of what is computed or trained."""
         return self._values.get(name)
-
-    def shape(self, name: str, node: onnx.NodeProto) -> Shape:
-        """The shape of a tensor; refuses `node` where it is not known."""
-        shape = self._shapes.get(name)
-        if shape is None:
-            raise untrainable(node, f"the shape of {name!r} is not known")
-        return shape
 
 
 def constant_node(name: str, value: NDArray[Any]) -> onnx.NodeProto:

@@ -39,7 +39,7 @@ _REMEDY = "see docs/losses.md, Functions"
 class LossGraph(NodeWriter):
     """Graph that the nodes of a loss are added to.
 
-    `add(operator, inputs, **attributes)` writes a standard operator of opset 17 and returns the name of its
+    `add(operator, inputs, **attributes)` writes a standard operator of opset 21 and returns the name of its
     output; `number(value)` and `constant(array)` write constants.
 
     Attributes

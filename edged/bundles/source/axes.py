@@ -227,7 +227,7 @@ def check_outputs(
             raise BundleError(
                 f"the output {name!r} would differ by {difference:.3g} from what the given network says",
                 where=str(before.graph.name),
-                remedy="export it again with opset_version=17, and report this",
+                remedy="export it again with opset_version=21, and report this",
             )
 
 

@@ -46,7 +46,7 @@ def write_out(
         _add(model, library)
     known = {(function.domain, function.name) for function in model.functions}
     called = sorted(
-        {f"{n.domain}.{n.op_type}" for n in _nodes(model.graph) if (n.domain, n.op_type) in known}
+        {f"{n.domain}.{n.op_type}" for n in every_node(model.graph) if (n.domain, n.op_type) in known}
     )
     if not model.functions:
         return model
@@ -79,7 +79,7 @@ def refuse_unknown(model: onnx.ModelProto) -> None:
     onnxruntime's own operators pass here: what of them can be trained, the preflight tells.
     """
     version = min(opset_of(model), onnx.defs.onnx_opset_version())
-    for node in _nodes(model.graph):
+    for node in every_node(model.graph):
         if node.domain not in STANDARD and node.domain != CONTRIB_DOMAIN:
             what = f"operator {node.domain}.{node.op_type} is a custom one"
             raise BundleError(what, where=f"node {node.name}", remedy=_REMEDY)
@@ -88,11 +88,12 @@ def refuse_unknown(model: onnx.ModelProto) -> None:
             raise BundleError(what, where=f"node {node.name}", remedy=_REMEDY)
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def every_node(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph, those of inner graphs included."""
     for node in graph.node:
         yield node
         for body in subgraphs(node):
-            yield from _nodes(body)
+            yield from every_node(body)
 
 
 ROW = "features"

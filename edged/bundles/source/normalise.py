@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import TensorProto, version_converter
+from onnx import TensorProto
 
 from edged.bundles.autodiff.shapes import sizes_of
 from edged.bundles.autodiff.tape import BATCH, Dims
@@ -24,11 +24,11 @@ from edged.bundles.graph.edit import (
     shortened,
 )
 from edged.bundles.graph.external_data import MOST
-from edged.bundles.graph.network import IR_VERSION, OPSET
-from edged.bundles.source import axes, classifiers, initialisers, inputs, opset_downgrade
+from edged.bundles.source import axes, classifiers, initialisers, inputs
+from edged.bundles.source.choices import fold_choices
 from edged.bundles.source.classifiers import refuse_finished
 from edged.bundles.source.inputs import refuse_unknown, write_out
-from edged.bundles.source.known import fold_choices
+from edged.bundles.source.opset import ERRORS, servable_form
 from edged.bundles.source.training_mode import in_inference_form, inference_form, without_inactive
 from edged.engines.runtime import ort
 from edged.errors import BundleError
@@ -36,16 +36,7 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     AddNote = Callable[[str], None]
 
-# Before it, shapes are not kept in a form that the converter reads.
-OLDEST = 7
 _PYTORCH = (".pt", ".pt2", ".pth")
-_CONVERTER_ERRORS = (
-    RuntimeError,
-    ValueError,
-    version_converter.ConvertError,
-    onnx.checker.ValidationError,
-    onnx.shape_inference.InferenceError,
-)
 
 
 def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelProto:
@@ -61,7 +52,7 @@ def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelPr
         return external_data.load(Path(source), most)
     except OSError as problem:
         raise BundleError(f"cannot be read: {problem.strerror}", where=str(source)) from problem
-    except (DecodeError, *_CONVERTER_ERRORS) as problem:
+    except (DecodeError, *ERRORS) as problem:
         ours = "export it with torch.onnx.export, in evaluation mode: docs/preflight.md"
         remedy = ours if Path(source).suffix in _PYTORCH else "export it again, or see if it was cut short"
         raise BundleError("is no ONNX model", where=str(source), remedy=remedy) from problem
@@ -74,7 +65,7 @@ def conform(
     library: onnx.ModelProto | None = None,
     add_note: AddNote = lambda _: None,
 ) -> onnx.ModelProto:
-    """The model with opset 17, IR version 8, a dynamic batch axis, one float32 input and its outputs.
+    """The model with an opset from 13 to 21, a dynamic batch axis, one float32 input and its outputs.
 
     With `all_outputs` it keeps its float32 outputs. Else it must have exactly one, or be a classifier that
     also gives labels, which is cut at its logits.
@@ -99,11 +90,12 @@ def conform(
     classifiers.write_out_scalers(model)
     refuse_unknown(model)
     inputs.in_single_precision(model, add_note)
+    came = opset_of(model)
+    _name_nodes(model.graph)
+    model = servable_form(model)
+    if came != opset_of(model):
+        add_note(f"brought from opset {came} to opset {opset_of(model)}")
     fold_choices(model, add_note)
-    came = f"opset {opset_of(model)} and IR version {model.ir_version}"
-    model = standard_opset(model)
-    if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
-        add_note(f"brought from {came} to {now}")
     axes.batch_first(model, add_note)
     axes.refuse_open(model.graph)
     inputs.one_row(model.graph, add_note)
@@ -165,44 +157,6 @@ def _check_value(value: onnx.ValueInfoProto, what: str) -> None:
         )
 
 
-def standard_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with opset 17 and IR version 8; BundleError when it cannot be converted."""
-    # First the IR version: before 4 the converter looks for weights among the inputs.
-    model.ir_version = IR_VERSION
-    _name_nodes(model.graph)
-    made = _to_opset(opset_downgrade.express(model))
-    opset_downgrade.finish(made)
-    made.ir_version = IR_VERSION
-    return made
-
-
-def _to_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    version = opset_of(model)
-    if version == OPSET:
-        return model
-    if any(map(external_data.is_elsewhere, model.graph.initializer)):
-        raise BundleError(
-            f"the model has opset {version} and is too large to be converted to {OPSET}",
-            where=str(model.graph.name),
-            remedy=f"export it with opset_version={OPSET}",
-        )
-    latest = int(onnx.defs.onnx_opset_version())
-    if not OLDEST <= version <= latest:
-        raise BundleError(
-            f"the model has opset {version}, this onnx {onnx.__version__} converts {OLDEST} to {latest}",
-            where=str(model.graph.name),
-            remedy=f"export it with opset_version={OPSET}",
-        )
-    try:
-        return version_converter.convert_version(model, OPSET)
-    except _CONVERTER_ERRORS as problem:
-        raise BundleError(
-            f"the model has opset {version} and cannot be converted to {OPSET}: {ort.one_line(problem)}",
-            where=str(model.graph.name),
-            remedy=f"export it with opset_version={OPSET}",
-        ) from problem
-
-
 def _output_is_computed(graph: onnx.GraphProto, name: str) -> None:
     if not any(name in node.output for node in graph.node):
         raise BundleError("no node computes the model's output", where=name)
@@ -260,7 +214,7 @@ def _free_batch(model: onnx.ModelProto, add_note: AddNote) -> None:
 def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except _CONVERTER_ERRORS as problem:
+    except ERRORS as problem:
         what = f"the model's shapes contradict each other: {ort.one_line(problem)}"
         raise BundleError(what, where=str(model.graph.name)) from problem
 

@@ -222,7 +222,7 @@ def _evaluation_model(source: TrainingGraph, evaluation: onnx.ModelProto) -> onn
     """The loss alone, a mean over the rows, in standard operators."""
     to = Tape(source.info, source.names, active=set())
     losses = (ROW_MEAN, "SoftmaxCrossEntropyLoss")
-    for node in evaluation.graph.node:
+    for node in source.computed(evaluation.graph.node):
         if node.op_type in losses:
             to.copy(node)
         else:

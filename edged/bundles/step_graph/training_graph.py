@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from onnx import numpy_helper
 
 from edged.bundles.autodiff.forms import plain_forms
 from edged.bundles.autodiff.reverse import active_tensors
@@ -131,13 +133,19 @@ class TrainingGraph:
             node.name = LOSS if node.name == OUTPUT else node.name
         made.graph.output[0].name = LOSS
         self.info = examine(made, [*trainable, *frozen])
-        self.nodes = list(made.graph.node)
+        self.nodes = self.computed(made.graph.node)
         mark(self.nodes, BATCH, self.info.dims)
         self.active = active_tensors(self.nodes, trainable, [LOSS], self.info.kinds)
         self.names = all_names(made.graph)
         shapes = {str(tensor.name): tuple(tensor.dims) for tensor in made.graph.initializer}
         parameters = {*trainable, *frozen}
         self.constants = [t for t in made.graph.initializer if t.name not in parameters]
+        held = {tensor.name for tensor in made.graph.initializer}
+        self.constants += [
+            numpy_helper.from_array(value, name)
+            for name, value in self.info.values.items()
+            if name not in held
+        ]
         read = {name for node in self.nodes for name in reads(node)}
         self.frozen = {name: shapes[name] for name in frozen if name in read}
         self.groups = grouped({name: shapes[name] for name in trainable})
@@ -151,6 +159,11 @@ class TrainingGraph:
                     where="trainable parameters",
                     remedy="freeze it with --freeze",
                 )
+
+    def computed(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+        """The nodes but for those whose results are among the constants: shapes, axes and the like."""
+        known = self.info.values.keys()
+        return [node for node in nodes if not known >= set(filter(None, node.output))]
 
     @property
     def is_mean(self) -> bool:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from edged.domain.bundle_contents import BundleContents
 from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.native import api
-from edged.engines.onnx.fields import LARGEST, input_names, whole_model
+from edged.engines.onnx.fields import LARGEST, input_names, whole_model, write_parameters
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import onnxruntime
@@ -188,8 +188,9 @@ class NativeEngine:
 
         The file is written in place: publishing it is the caller's part.
         """
-        if self._bundle.apart and self._bundle.inference_model.is_file():
-            # Of a checkpoint in two files upstream exports two again, and only into the working directory.
+        if self._bundle.inference_model.is_file():
+            # Upstream exports its evaluation graph, which is of the opset that is trained in. And of a
+            # checkpoint in two files it exports two again, only into the working directory.
             self._export_whole(path)
             return
         try:
@@ -198,7 +199,9 @@ class NativeEngine:
             raise TrainingError(f"cannot export: {ort.one_line(problem)}", where=str(path)) from problem
 
     def _export_whole(self, path: Path) -> None:
-        content = whole_model(self._bundle.inference_model, self.parameters())
+        values = self.parameters()
+        content = bytearray(whole_model(self._bundle.inference_model, values))
+        write_parameters(content, values)
         if len(content) > LARGEST:
             raise TrainingError(
                 f"the model has {len(content):,} bytes, a file of it holds {LARGEST:,}",

@@ -171,8 +171,7 @@ class Case:
         )
         for number, node in enumerate(graph.node):
             node.name = node.name or f"{node.op_type}.{number}"
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=8 if self.opset < 20 else 10)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
 
     @property
     def operators(self) -> set[str]:

@@ -26,6 +26,7 @@ from edged.bundles.autodiff.rules.losses import mark
 from edged.bundles.autodiff.shapes import examine
 from edged.bundles.autodiff.tape import BATCH, NOISE, WEIGHTS, Adjoint, Tape, TensorInfo
 from edged.bundles.graph.edit import all_names, subgraphs
+from edged.bundles.source.opset import servable_form, trainable_form
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 from tests.bundles.autodiff.reference import OPERATORS
@@ -61,7 +62,7 @@ class Derived:
 
 def derive(case: Case, form: str = "whole", model: onnx.ModelProto | None = None) -> Derived:
     """Write the gradients of a case for a seed of this form: `whole`, `rows` or `number`."""
-    made = plain_forms(case.model() if model is None else model)
+    made = plain_forms(trainable_form(case.model() if model is None else model))
     wanted = case.wanted
     info = examine(made, [*wanted, *case.frozen])
     nodes = list(made.graph.node)
@@ -117,7 +118,7 @@ def _session(derived: Derived, given: Arrays) -> Any:
         [*fixed, *tape.constants],
     )
     opsets = list(derived.model.opset_import)
-    made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return ort.session(made.SerializeToString())
 
 
@@ -341,10 +342,16 @@ def _ours(
 def _outputs(model: onnx.ModelProto, values: Arrays) -> list[NDArray[Any]]:
     given = {value.name: values[value.name] for value in model.graph.input}
     # Recurrent layers with the batch in front have no kernel, newer opsets none in older runtimes.
-    for form in (model, plain_forms(model)):
+    for form in (model, plain_forms(trainable_form(_served(model)))):
         with suppress(*ort.ERRORS):
             return list(ort.session(form.SerializeToString()).run(None, given))
     return [np.asarray(found) for found in ReferenceEvaluator(model, new_ops=OPERATORS).run(None, given)]
+
+
+def _served(model: onnx.ModelProto) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    return servable_form(made)
 
 
 def _by_differences(

@@ -31,28 +31,6 @@ class Erf(OpRun):  # type: ignore[misc]
         return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
 
 
-class Gelu(OpRun):  # type: ignore[misc]
-    op_domain = "com.microsoft"
-
-    def _run(self, x: Array, approximate: Any = None) -> tuple[Array]:
-        return (x * 0.5 * (1 + np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))),)
-
-
-class QuickGelu(OpRun):  # type: ignore[misc]
-    op_domain = "com.microsoft"
-
-    def _run(self, x: Array, alpha: float = 1.702) -> tuple[Array]:
-        return (x / (1 + np.exp(-alpha * x)),)
-
-
-class FusedMatMul(OpRun):  # type: ignore[misc]
-    op_domain = "com.microsoft"
-
-    def _run(self, a: Array, b: Array, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> tuple[Array]:  # noqa: N803
-        left, right = (np.swapaxes(m, -1, -2) if t else m for m, t in ((a, transA), (b, transB)))
-        return (alpha * (left @ right),)
-
-
 class Mean(OpRun):  # type: ignore[misc]
     op_domain = ""
 
@@ -423,6 +401,6 @@ class RNN(OpRun):  # type: ignore[misc]
 
 
 OPERATORS: list[type[OpRun]] = [
-    AveragePool, Conv, ConvTranspose, Erf, FusedMatMul, GRU, Gelu, GlobalMaxPool, LSTM, LayerNormalization,
-    LpPool, MaxPool, Mean, QuickGelu, RNN, Resize,
+    AveragePool, Conv, ConvTranspose, Erf, GRU, GlobalMaxPool, LSTM, LayerNormalization,
+    LpPool, MaxPool, Mean, RNN, Resize,
 ]  # fmt: skip

@@ -62,14 +62,6 @@ CASES = [
     Case("y = Gemm(x, w, v)", {"x": of("b", 3), "w": of(3, 4), "v": of(4)}, fixed=("x", "w")),
     Case("y = Gemm(x, w, v)", {"x": of("b", 3), "w": of(3, 4), "v": of(4)}, fixed=("x", "v")),
     *(
-        Case(
-            f"y = com.microsoft.FusedMatMul<transA = {ta}, transB = {tb}, alpha = {alpha}>(x, w)",
-            {"x": of("b", 3, 2) if ta else of("b", 2, 3), "w": w},
-        )
-        for ta, alpha in ((0, 1.0), (1, 0.5))
-        for tb, w in ((0, of(3, 4)), (1, of(4, 3)), (1, of("b", 4, 3)), (0, of(1, 3, 4)))
-    ),
-    *(
         Case(f'y = Einsum<equation = "{equation}">(x, w)', {"x": of(*a), "w": of(*b)})
         for equation, a, b in (
             ("bi,ij->bj", ("b", 3), (3, 4)),
@@ -105,12 +97,6 @@ REFUSED = [
     (Case('y = Einsum<equation = "bii->bi">(x)', {"x": of("b", 3, 3)}), "equation"),
     # Sizes of 1 stand for another along a letter.
     (Case('y = Einsum<equation = "bi,ij->bj">(x, w)', {"x": of("b", 1), "w": of(3, 4)}), "size of 1"),
-    (
-        Case(
-            "y = com.microsoft.FusedMatMul<transBatchA = 1>(x, w)", {"x": of(2, "b", 3), "w": of("b", 3, 4)}
-        ),
-        "batch axis",
-    ),
 ]
 
 

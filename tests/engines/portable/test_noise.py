@@ -36,7 +36,7 @@ def noisy_relu(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> l
     first, second = t.noise(1), t.noise(3)
     noise = t.add("Concat", [first, second], axis=1)
     old = t.add("Mul", ["fc2.bias", t.number(MOMENTUM)])
-    mean = t.add("ReduceMean", [noise], axes=[0, 1], keepdims=0)
+    mean = t.add("ReduceMean", [noise], keepdims=0)
     new = t.add("Mul", [mean, t.number(1 - MOMENTUM)])
     t.remember("fc2.bias", t.add("Add", [old, new]))
     return [t.times(gradients[0], noise, t.dims(node.output[0], node))]

@@ -49,7 +49,7 @@ def row_mean_forward(node: onnx.NodeProto, t: Tape) -> None:
     """Σ wᵢ·lossᵢ/Σw, where lossᵢ is the mean over what belongs to row i."""
     each = node.input[0]
     axes = list(range(1, len(t.dims(each, node))))
-    rows = t.add("ReduceMean", [each], axes=axes, keepdims=1) if axes else each
+    rows = t.add("ReduceMean", [each, t.sizes(*axes)], keepdims=1) if axes else each
     if len(axes) != 1:
         rows = t.add("Reshape", [rows, t.sizes(-1, 1)])
     _mean_of_rows(rows, t.row_weights, node, t)

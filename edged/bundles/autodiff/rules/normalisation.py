@@ -61,9 +61,9 @@ def instance_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -
     x, gamma, _ = node.input
     dims, gradient = t.dims(x, node), t.whole(gradients[0], node)
     inner = list(range(2, len(dims)))
-    mean = t.add("ReduceMean", [x], axes=inner, keepdims=1)
+    mean = t.add("ReduceMean", [x, t.sizes(*inner)], keepdims=1)
     centred = t.add("Sub", [x, mean])
-    variance = t.add("ReduceMean", [t.add("Mul", [centred, centred])], axes=inner, keepdims=1)
+    variance = t.add("ReduceMean", [t.add("Mul", [centred, centred]), t.sizes(*inner)], keepdims=1)
     epsilon = t.number(attributes_of(node).get("epsilon", 1e-5))
     inverse = t.add("Reciprocal", [t.add("Sqrt", [t.add("Add", [variance, epsilon])])])
     normal = t.add("Mul", [centred, inverse])
@@ -80,8 +80,9 @@ def instance_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -
 
 def _of_input(g: str, normal: str, inverse: str, inner: list[int], t: Tape) -> str:
     """r·(g − mean g − x̂·mean(g x̂)), means over the inner axes."""
-    average = t.add("ReduceMean", [g], axes=inner, keepdims=1)
-    along = t.add("ReduceMean", [t.add("Mul", [g, normal])], axes=inner, keepdims=1)
+    axes = t.sizes(*inner)
+    average = t.add("ReduceMean", [g, axes], keepdims=1)
+    along = t.add("ReduceMean", [t.add("Mul", [g, normal]), axes], keepdims=1)
     centred = t.add("Sub", [t.add("Sub", [g, average]), t.add("Mul", [normal, along])])
     return t.add("Mul", [centred, inverse])
 
@@ -107,7 +108,7 @@ def lp_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjo
     x, y, given = node.input[0], node.output[0], attributes_of(node)
     axis, gradient = given.get("axis", -1), t.whole(gradients[0], node)
     operator = "ReduceL1" if given.get("p", 2) == 1 else "ReduceL2"
-    norm = t.add(operator, [x], axes=[axis], keepdims=1)
+    norm = t.add(operator, [x, t.sizes(axis)], keepdims=1)
     along = t.add("ReduceSum", [t.add("Mul", [gradient, y]), t.sizes(axis)], keepdims=1)
     slope = t.add("Sign", [x]) if operator == "ReduceL1" else y
     rest = t.add("Sub", [gradient, t.add("Mul", [slope, along])])
@@ -165,7 +166,7 @@ def _positions(dims: Dims) -> int:
 
 def _mean(x: str, rank: int, to: Tape) -> str:
     """Σ wᵢ·mean(xᵢ) for each channel, `(1, channels, 1...)`."""
-    rows = to.add("ReduceMean", [x], axes=list(range(2, rank)), keepdims=0) if rank > 2 else x
+    rows = to.add("ReduceMean", [x, to.sizes(*range(2, rank))], keepdims=0) if rank > 2 else x
     if rank == 2:
         return to.add("Gemm", [to.row_shares, rows], transA=1)
     mean = to.add("Gemm", [to.row_shares, rows], transA=1)

@@ -51,7 +51,7 @@ def _pooled_by_rows(node: onnx.NodeProto, windows: Windows, dims: Dims, to: Tape
     channels, (height, width), across = int(dims[1]), windows.out, windows.kernel[1:]
     pairs = to.add("Reshape", [node.input[0], to.sizes(-1, 2, windows.sizes[1])])
     upper, lower = to.name("upper"), to.name("lower")
-    to.operator("Split", [pairs], [upper, lower], axis=1)
+    to.operator("Split", [pairs], [upper, lower], axis=1, num_outputs=2)
     wins = to.add("Greater", [lower, upper])
     larger = to.add("Max", [upper, lower])
     rows = to.add("Reshape", [larger, to.sizes(-1, channels * height, windows.sizes[1])])
@@ -114,7 +114,8 @@ def average_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) ->
         raise untrainable(node, "it counts padding, and windows that reach beyond it (ceil_mode)")
     counts = np.float32(windows.area) if padding_counts else covered(windows)
     share = t.add("Div", [t.whole(gradients[0], node), t.constant(counts)])
-    whole = windows.strides == windows.kernel and not windows.padded and not any(windows.remainder)
+    whole = windows.strides == windows.extents and not windows.padded and not any(windows.remainder)
+    whole = whole and windows.extents == windows.kernel
     return [Adjoint(t.like((_repeated if whole else _spread)(share, windows, t), x, node), dims)]
 
 
@@ -160,6 +161,7 @@ def _spread(share: str, windows: Windows, to: Tape) -> str:
         "ConvTranspose",
         [alone, ones],
         strides=[*one, *windows.strides],
+        dilations=[*one, *windows.dilations],
         pads=[*lead, *windows.begin, *lead, *windows.end],
         output_padding=[*lead, *windows.remainder],
     )
@@ -188,8 +190,10 @@ def resize(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoi
     coarse, fine = t.dims(x, node), t.dims(node.output[0], node)
     scales = _scales(node, coarse, fine, t)
     mode, grid = given.get("mode", "nearest"), given.get("coordinate_transformation_mode", "half_pixel")
-    if mode not in ("nearest", "linear") or grid not in _GRIDS or given.get("antialias", 0):
+    if mode not in ("nearest", "linear") or grid not in _GRIDS:
         raise untrainable(node, f"its mode is {mode} with {grid}")
+    if given.get("antialias", 0) or given.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise untrainable(node, "it has antialias or keep_aspect_ratio_policy")
     gradient = t.whole(gradients[0], node)
     rounding = given.get("nearest_mode", "round_prefer_floor") if mode == "nearest" else ""
     if (grid, rounding) in _COPIES and _is_whole(scales, coarse, fine):
@@ -206,14 +210,16 @@ def resize(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoi
 def _scales(node: onnx.NodeProto, coarse: Dims, fine: Dims, t: Tape) -> Mapping[int, float]:
     """By how much every axis that changes is stretched, as the operator was given it, by the axis."""
     name = node.input[2] if len(node.input) > 2 else ""
-    scales = t.known(name, node, "scales").tolist() if name else []
+    given = t.known(name, node, "scales").tolist() if name else []
+    axes = attributes_of(node).get("axes", range(len(coarse)))
+    scales = {axis % len(coarse): scale for axis, scale in zip(axes, given, strict=False)}
     found = {}
     for axis, (few, many) in enumerate(zip(coarse, fine, strict=True)):
-        if few == many and (not scales or scales[axis] == 1):
+        if few == many and scales.get(axis, 1) == 1:
             continue
         if isinstance(few, str) or isinstance(many, str):
             raise untrainable(node, "it changes the batch")
-        found[axis] = float(scales[axis]) if scales else many / few
+        found[axis] = float(scales.get(axis, many / few))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edged.bundles.autodiff.registry import backward, forward
+from edged.bundles.autodiff.registry import backward
 from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, broadcast, untrainable
 from edged.bundles.graph.writer import attributes_of
 
@@ -45,41 +45,6 @@ def _gemm(pair: list[str], turned: tuple[int, int], alpha: dict[str, Any], t: Ta
 
 def _to_bias(node: onnx.NodeProto, gradient: Adjoint, t: Tape) -> Adjoint:
     return t.summed(gradient, node.output[0], node.input[2], node)
-
-
-@forward("FusedMatMul")
-def fused_matmul_forward(node: onnx.NodeProto, t: Tape) -> None:
-    """Onnxruntime's α·MatMul(A, B), with the last two axes of A or B exchanged, in standard operators."""
-    given = attributes_of(node)
-    if given.get("transBatchA", 0) or given.get("transBatchB", 0):
-        raise untrainable(node, "it moves the batch axis")
-    operands = [
-        _transposed(name, len(t.dims(name, node)), t) if given.get(key, 0) else name
-        for name, key in zip(node.input, ("transA", "transB"), strict=True)
-    ]
-    alpha = given.get("alpha", 1.0)
-    t.saved[node.output[0]] = operands
-    product = t.add("MatMul", operands, node.output[0] if alpha == 1 else "")
-    if alpha != 1:
-        t.add("Mul", [product, t.number(alpha)], node.output[0])
-
-
-@backward("FusedMatMul")
-def fused_matmul(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """As of MatMul times α, with the axes exchanged back."""
-    given, shapes = attributes_of(node), [t.dims(name, node) for name in node.input]
-    turned = [bool(given.get(key, 0)) for key in ("transA", "transB")]
-    shapes = [_exchanged(shape) if turn else shape for shape, turn in zip(shapes, turned, strict=True)]
-    scaled = t.scaled(gradients[0], given.get("alpha", 1.0))
-    found = _product(node, t.saved[node.output[0]], (shapes[0], shapes[1]), t.whole(scaled, node), t)
-    return [
-        Adjoint(_transposed(part.name, len(part.dims), t), _exchanged(part.dims)) if part and turn else part
-        for part, turn in zip(found, turned, strict=True)
-    ]
-
-
-def _exchanged(dims: Dims) -> Dims:
-    return (*dims[:-2], dims[-1], dims[-2])
 
 
 @backward("MatMul")

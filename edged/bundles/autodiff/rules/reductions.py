@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward, forward
-from edged.bundles.autodiff.tape import Adjoint, Tape
+from edged.bundles.autodiff.tape import Adjoint, Tape, untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 def axes_of(node: onnx.NodeProto, t: Tape) -> list[int]:
     """The axes that a reduction sums along; all of them where none is given."""
     rank, given = len(t.dims(node.input[0], node)), attributes_of(node)
-    if "axes" in given:
-        axes = given["axes"]
-    elif len(node.input) > 1 and node.input[1]:
+    axes: Sequence[int] = []
+    if len(node.input) > 1 and node.input[1]:
         axes = t.integers(node.input[1], node, "axes")
-    else:
-        axes = []
+    elif given.get("noop_with_empty_axes", 0):
+        raise untrainable(
+            node, "runtimes differ in what it does without axes", "give it axes, or leave it out"
+        )
     if not axes and not given.get("noop_with_empty_axes", 0):
         axes = range(rank)
     return sorted(axis % rank for axis in axes)
@@ -102,20 +103,6 @@ def _to_equal(node: onnx.NodeProto, y: str, gradient: Adjoint, axes: str, t: Tap
     return t.times(share, mask, t.dims(x, node))
 
 
-@backward("ReduceSumSquare")
-def sum_of_squares(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Gradient of Σx²: 2ḡ·x for every summand."""
-    x = node.input[0]
-    return [t.times(t.scaled(_gradient(node, gradients, t), 2), x, t.dims(x, node))]
-
-
-@backward("ReduceL1")
-def sum_of_absolutes(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Gradient of Σ|x|: ḡ·sign(x), 0 at 0."""
-    x = node.input[0]
-    return [t.times(_gradient(node, gradients, t), t.add("Sign", [x]), t.dims(x, node))]
-
-
 @backward("ReduceL2")
 def euclidean_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
     """Of y = √Σx²: ḡ·x/y, and 0 where y is 0."""
@@ -125,20 +112,12 @@ def euclidean_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) 
     return [t.times(t.times(gradient, inverse, gradient.dims), x, t.dims(x, node))]
 
 
-@backward("ReduceLogSum")
-def log_of_sum(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Gradient of y = ln Σx: ḡ·e⁻ʸ."""
-    y = node.output[0]
-    inverse = _kept(node, t.add("Exp", [t.add("Neg", [y])]), t.dims(y, node), t)
-    return [t.times(_gradient(node, gradients, t), inverse.name, inverse.dims)]
-
-
 @forward("ReduceLogSumExp")
 def log_of_sum_of_exponentials_forward(node: onnx.NodeProto, t: Tape) -> None:
     """M + ln Σ exp(x − m) with m the largest x, which is finite for every x."""
     x, axes = node.input[0], axes_of(node, t)
     keep = attributes_of(node).get("keepdims", 1)
-    largest = t.add("ReduceMax", [x], axes=axes, keepdims=1)
+    largest = t.add("ReduceMax", [x, t.sizes(*axes)], keepdims=1)
     powers = t.add("Exp", [t.add("Sub", [x, largest])])
     rest = t.add("Log", [t.add("ReduceSum", [powers, t.sizes(*axes)], keepdims=1)])
     whole = t.add("Add", [rest, largest], node.output[0] if keep else "")

@@ -106,7 +106,7 @@ def pad(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints
         raise untrainable(node, "the number that it fills with is computed")
     dims = t.dims(node.input[0], node)
     mode, gradient = attributes_of(node).get("mode", "constant"), t.whole(gradients[0], node)
-    amounts = t.integers(node.input[1], node, "amounts of padding")
+    amounts = _amounts(node, len(dims), t)
     if min(amounts) < 0:
         if mode != "constant":
             raise untrainable(node, f"it cuts, with mode {mode}")
@@ -123,6 +123,16 @@ def pad(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints
             origin = np.pad(np.arange(length), (front, back), mode=mode)
             gradient = _folded(gradient, origin, axis, len(dims), t)
     return [Adjoint(gradient, dims)]
+
+
+def _amounts(node: onnx.NodeProto, rank: int, t: Tape) -> list[int]:
+    """How much is put before every axis, then behind every axis."""
+    given = t.integers(node.input[1], node, "amounts of padding")
+    if len(node.input) < 4 or not node.input[3]:
+        return given
+    whole = np.zeros((2, rank), np.int64)
+    whole[:, [axis % rank for axis in t.integers(node.input[3], node, "axes")]] = np.reshape(given, (2, -1))
+    return [int(amount) for amount in whole.ravel()]
 
 
 def _folded(gradient: str, origin: np.ndarray, axis: int, rank: int, t: Tape) -> str:

@@ -28,8 +28,9 @@ OLDEST_IR_VERSION = 8
 # overflow, cancel or divide by zero as they are defined, and those that a network has in every layer.
 EXPANDED = frozenset({
     "AffineGrid", "Attention", "CastLike", "Celu", "CenterCropPad", "Gelu", "GroupNormalization",
-    "HardSwish", "MeanVarianceNormalization", "Mish", "PRelu", "RMSNormalization", "ReduceL1", "ReduceLogSum",
-    "ReduceSumSquare", "RotaryEmbedding", "Shrink", "Softsign", "SwiGLU", "Swish", "ThresholdedRelu",
+    "HardSwish", "MeanVarianceNormalization", "Mish", "PRelu", "RMSNormalization", "ReduceL1",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "RotaryEmbedding", "Shrink", "Softsign", "SwiGLU",
+    "Swish", "ThresholdedRelu",
 })  # fmt: skip
 # exp of it is 0 beside any other score.
 LOWEST_SCORE = -1e30

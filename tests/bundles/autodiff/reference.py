@@ -155,25 +155,6 @@ class AveragePool(OpRun):  # type: ignore[misc]
         return (_pool(x, list(kernel_shape), given, mean),)
 
 
-class LpPool(OpRun):  # type: ignore[misc]
-    op_domain = ""
-
-    def _run(
-        self,
-        x: Array,
-        auto_pad: Any = None,
-        ceil_mode: int = 0,
-        dilations: Any = None,
-        kernel_shape: Any = None,
-        p: int = 2,
-        pads: Any = None,
-        strides: Any = None,
-    ) -> tuple[Array]:
-        given = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations, "pads": pads}
-        given["strides"] = strides
-        return (_pool(x, list(kernel_shape), given, lambda v, _: (np.abs(v) ** p).sum(axis=-1) ** (1 / p)),)
-
-
 class Conv(OpRun):  # type: ignore[misc]
     op_domain = ""
 
@@ -402,5 +383,5 @@ class RNN(OpRun):  # type: ignore[misc]
 
 OPERATORS: list[type[OpRun]] = [
     AveragePool, Conv, ConvTranspose, Erf, GRU, GlobalMaxPool, LSTM, LayerNormalization,
-    LpPool, MaxPool, Mean, RNN, Resize,
+    MaxPool, Mean, RNN, Resize,
 ]  # fmt: skip

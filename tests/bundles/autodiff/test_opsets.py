@@ -177,12 +177,9 @@ FORMS = [
     newer(18, "p, q, y = Split<axis = -1, num_outputs = 3>(z)", z=of("b", 1, 8)),
     newer(18, "y = Pad(x, p, , a)", p=ints(1, 2, 0, 1), a=ints(3, 1)),
     newer(19, "y = AveragePool<kernel_shape = [2, 2], dilations = [1, 1]>(x)"),
-    newer(18, "y = LpPool<kernel_shape = [2, 2], dilations = [1, 1]>(x)"),
     newer(19, 'y = Pad<mode = "wrap">(x, p)', p=ints(0, 0, 1, 1, 0, 0, 1, 1)),
-    newer(18, "y = LpPool<kernel_shape = [2, 2], dilations = [2, 1]>(x)"),
     newer(19, "y = AveragePool<kernel_shape = [2, 2], dilations = [2, 1]>(x)"),
     newer(19, "y = AveragePool<kernel_shape = [2, 2], dilations = [2, 3], strides = [3, 4]>(x)"),
-    newer(18, "y = LpPool<kernel_shape = [2, 2], ceil_mode = 1, strides = [3, 2]>(x)"),
     newer(18, "y = Resize<axes = [2, 3]>(x, , some)", "y = Resize(x, , all)",
           some=number([2, 2]), all=number([1, 1, 2, 2])),
     newer(18, 'y = Resize<axes = [3], mode = "linear">(x, , some)', SCALED,
@@ -193,7 +190,6 @@ FORMS = [
     newer(18, "y = CenterCropPad<axes = [2, 3]>(x, s)", s=ints(6, 4)),
     newer(24, "y = Swish(x)"),
     newer(23, "y = RotaryEmbedding(x, c, s)", c=of("b", 4, 3), s=of("b", 4, 3)),
-    newer(19, "t = Cast<to = 1, saturate = 0>(x) y = Tanh(t)"),
     newer(24, "y, i = TopK<axis = 3>(x, k)", k=ints(2)),
 ]  # fmt: skip
 

@@ -59,13 +59,6 @@ CASES = [
         for sizes, attributes in [*ONE, *MORE]
         if "ceil" not in attributes
     ),
-    *(
-        pool("LpPool", sizes, f"{attributes}{p}")
-        for sizes, attributes in [*ONE, *MORE]
-        for p in (("", ", p = 1", ", p = 3") if len(sizes) == 1 else (", p = 2",))
-        # Of opset 18.
-        if "ceil" not in attributes
-    ),
     Case("r = MaxPool<kernel_shape = [2], strides = [2]>(x) y = ReduceMean(r)", {"x": of("b", 2, 6)}),
     # The positions are read, too.
     Case(
@@ -103,17 +96,6 @@ ON_EDGES = [
     Case(
         "y = MaxPool<kernel_shape = [2]>(w)", {"w": FLAT, "x": of("b", 1)}, expected={"w": [[[1, 1, 1, 0]]]}
     ),
-    # In windows of nothing but zeros there is no slope.
-    Case(
-        "y = LpPool<kernel_shape = [2], strides = [2]>(w)",
-        {"w": number([[[0, 0, 3, 4]]]), "x": of("b", 1)},
-        expected={"w": [[[0, 0, 0.6, 0.8]]]},
-    ),
-    Case(
-        "y = LpPool<kernel_shape = [2], strides = [2], p = 3>(w)",
-        {"w": number([[[0, 0, 0, 4]]]), "x": of("b", 1)},
-        expected={"w": [[[0, 0, 0, 1]]]},
-    ),
 ]
 
 
@@ -123,6 +105,7 @@ def test_gradient_on_an_edge(case: Case) -> None:
 
 
 REFUSED = [
+    (pool("LpPool", (6,), "kernel_shape = [2]"), "it has no gradient"),
     (pool("MaxPool", (6, 6), "kernel_shape = [3, 3], storage_order = 1"), "storage_order"),
     (
         pool("AveragePool", (5,), "kernel_shape = [2], strides = [2], ceil_mode = 1, count_include_pad = 1"),

@@ -90,11 +90,10 @@ ON_EDGES = [
     Case(
         "y = ReduceL1<axes = [1]>(w)", {"w": np.zeros((2, 3), np.float32), "x": of("b", 1)}, expected={"w": 0}
     ),
-    # The first of equal ones, as PyTorch's.
     Case(
         "y = GlobalMaxPool(w)",
         {"w": number([[[1, 3, 3], [2, 2, 2]]]), "x": of("b", 1)},
-        expected={"w": [[[0, 1, 0], [1, 0, 0]]]},
+        expected={"w": [[[0, 0.5, 0.5], [1 / 3] * 3]]},
     ),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -105,8 +104,7 @@ def _apart(windows: Windows) -> bool:
 def average_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
     """ḡ over the size of its window, added up at each position.
 
-    That is the transposed convolution with a filter of ones, every channel for itself; where windows
-    neither overlap nor leave anything out, it is a mere repetition.
+    That is the transposed convolution with a filter of ones, every channel for itself.
     """
     x, dims, given = node.input[0], t.dims(node.input[0], node), attributes_of(node)
     windows, padding_counts = _windows(node, dims), given.get("count_include_pad", 0)
@@ -114,24 +112,7 @@ def average_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) ->
         raise untrainable(node, "it counts padding, and windows that reach beyond it (ceil_mode)")
     counts = np.float32(windows.area) if padding_counts else covered(windows)
     share = t.add("Div", [t.whole(gradients[0], node), t.constant(counts)])
-    whole = windows.strides == windows.extents and not windows.padded and not any(windows.remainder)
-    whole = whole and windows.extents == windows.kernel
-    return [Adjoint(t.like((_repeated if whole else _spread)(share, windows, t), x, node), dims)]
-
-
-@backward("LpPool")
-def norm_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = (Σ|x|ᵖ)^(1/p) over a window: ḡ·y^(1−p) added up per position, times |x|ᵖ⁻¹·sign x."""
-    x, y, dims = node.input[0], node.output[0], t.dims(node.input[0], node)
-    p, windows = attributes_of(node).get("p", 2), _windows(node, dims)
-    positive = t.add("Greater", [y, t.number(0)])
-    inverse = t.add("Pow", [t.add("Where", [positive, y, t.number(1)]), t.number(1 - p)])
-    each = t.add("Where", [positive, t.add("Mul", [t.whole(gradients[0], node), inverse]), t.number(0)])
-    spread = t.like(_spread(each, windows, t), x, node)
-    slope = x
-    if p != 2:
-        slope = t.add("Mul", [t.add("Pow", [t.add("Abs", [x]), t.number(p - 1)]), t.add("Sign", [x])])
-    return [Adjoint(t.add("Mul", [spread, slope]), dims)]
+    return [Adjoint(t.like(_spread(share, windows, t), x, node), dims)]
 
 
 def covered(windows: Windows) -> np.ndarray:
@@ -144,12 +125,6 @@ def covered(windows: Windows) -> np.ndarray:
         along = np.expand_dims(along, [i for i in range(windows.rank) if i != axis])
         counts = counts * along.astype(np.float32)
     return np.float32(windows.area) if (counts == windows.area).all() else counts[np.newaxis, np.newaxis]
-
-
-def _repeated(share: str, windows: Windows, to: Tape) -> str:
-    between = to.add("Unsqueeze", [share, to.sizes(*(3 + 2 * i for i in range(windows.rank)))])
-    times = [size for k in windows.kernel for size in (1, k)]
-    return to.add("Expand", [between, to.sizes(1, 1, *times)])
 
 
 def _spread(share: str, windows: Windows, to: Tape) -> str:
@@ -171,21 +146,13 @@ def _windows(node: onnx.NodeProto, dims: Dims) -> Windows:
     return Windows.of(node, dims[2:], tuple(attributes_of(node)["kernel_shape"]))
 
 
-# How a fine grid can be laid over a coarse one so that output i is copied from input i // factor.
-_COPIES = {
-    ("asymmetric", "floor"),
-    ("half_pixel", "round_prefer_floor"),
-    ("half_pixel", "round_prefer_ceil"),
-    ("pytorch_half_pixel", "round_prefer_floor"),
-    ("pytorch_half_pixel", "round_prefer_ceil"),
-}
 _GRIDS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _HALF = np.float32(0.5)
 
 
 @backward("Resize")
 def resize(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """ḡ by the share of each input in each output, axis by axis; summed over copies."""
+    """ḡ by the share of each input in each output, axis by axis."""
     given, x = attributes_of(node), node.input[0]
     coarse, fine = t.dims(x, node), t.dims(node.output[0], node)
     scales = _scales(node, coarse, fine, t)
@@ -196,10 +163,6 @@ def resize(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoi
         raise untrainable(node, "it has antialias or keep_aspect_ratio_policy")
     gradient = t.whole(gradients[0], node)
     rounding = given.get("nearest_mode", "round_prefer_floor") if mode == "nearest" else ""
-    if (grid, rounding) in _COPIES and _is_whole(scales, coarse, fine):
-        factors = [int(scales.get(axis, 1)) for axis in range(2, len(coarse))]
-        mean = t.add("AveragePool", [gradient], kernel_shape=factors, strides=factors)
-        return [Adjoint(t.add("Mul", [mean, t.number(math.prod(factors))]), coarse)]
     for axis, scale in scales.items():
         at = _places(int(coarse[axis]), int(fine[axis]), scale, grid)
         shares = _nearest(at, int(coarse[axis]), rounding) if rounding else _linear(at, int(coarse[axis]))
@@ -221,13 +184,6 @@ def _scales(node: onnx.NodeProto, coarse: Dims, fine: Dims, t: Tape) -> Mapping[
             raise untrainable(node, "it changes the batch")
         found[axis] = float(scales.get(axis, many / few))
     return found
-
-
-def _is_whole(scales: Mapping[int, float], coarse: Dims, fine: Dims) -> bool:
-    """Whether every axis behind the channels, and only those, is stretched by a whole number."""
-    return set(scales) <= {2, 3, 4} and all(
-        scale == int(scale) and fine[axis] == int(scale) * int(coarse[axis]) for axis, scale in scales.items()
-    )
 
 
 def _places(few: int, many: int, scale: float, grid: str) -> np.ndarray:

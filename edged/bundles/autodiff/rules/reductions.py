@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 from onnx import TensorProto
 
-from edged.bundles.autodiff.registry import backward, forward
+from edged.bundles.autodiff.registry import backward
 from edged.bundles.autodiff.tape import Adjoint, Tape, untrainable
 from edged.bundles.graph.writer import attributes_of
 
@@ -86,13 +85,9 @@ def extreme(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjo
 
 @backward("GlobalMaxPool")
 def global_max(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """ḡ for the first of the largest elements."""
-    x, dims = node.input[0], t.dims(node.input[0], node)
-    flat = t.add("Reshape", [x, t.sizes(0, 0, -1)])
-    place = t.add("ArgMax", [flat], axis=2, keepdims=0)
-    length = t.add("Shape", [flat], start=2, end=3)
-    mask = t.add("OneHot", [place, length, t.constant(np.array([0, 1], np.float32))], axis=-1)
-    return [t.times(gradients[0], t.like(mask, x, node), dims)]
+    """ḡ, shared equally by the largest elements."""
+    axes = t.sizes(*range(2, len(t.dims(node.input[0], node))))
+    return [_to_equal(node, node.output[0], gradients[0], axes, t)]
 
 
 def _to_equal(node: onnx.NodeProto, y: str, gradient: Adjoint, axes: str, t: Tape) -> Adjoint:
@@ -110,24 +105,3 @@ def euclidean_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) 
     zero = t.add("Equal", [y, t.number(0)])
     inverse = t.add("Where", [zero, t.number(0), t.add("Reciprocal", [y])])
     return [t.times(t.times(gradient, inverse, gradient.dims), x, t.dims(x, node))]
-
-
-@forward("ReduceLogSumExp")
-def log_of_sum_of_exponentials_forward(node: onnx.NodeProto, t: Tape) -> None:
-    """M + ln Σ exp(x − m) with m the largest x, which is finite for every x."""
-    x, axes = node.input[0], axes_of(node, t)
-    keep = attributes_of(node).get("keepdims", 1)
-    largest = t.add("ReduceMax", [x, t.sizes(*axes)], keepdims=1)
-    powers = t.add("Exp", [t.add("Sub", [x, largest])])
-    rest = t.add("Log", [t.add("ReduceSum", [powers, t.sizes(*axes)], keepdims=1)])
-    whole = t.add("Add", [rest, largest], node.output[0] if keep else "")
-    if not keep:
-        t.add("Squeeze", [whole, t.sizes(*axes)], node.output[0])
-
-
-@backward("ReduceLogSumExp")
-def log_of_sum_of_exponentials(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = ln Σeˣ: ḡ·exp(x − y), the softmax of x."""
-    x = node.input[0]
-    share = t.add("Exp", [t.add("Sub", [x, _result(node, t)])])
-    return [t.times(_gradient(node, gradients, t), share, t.dims(x, node))]

@@ -75,6 +75,8 @@ class LocalRounds(Extension):
         digest, model = self._kept(weights)
         made = self._work.train_from(settings, digest, model, self._models.trained)
         trained = self._models.take_trained()
+        if made.quality is None:
+            raise RefusedError("the loss of the trained weights is not finite", where="fleet")
         self._event(FleetTrained(settings.round, made.samples, made.steps, len(trained), made.norm))
         return made, trained
 
@@ -83,8 +85,10 @@ class LocalRounds(Extension):
         found = self._work.judge(trial, digest, model)
         if trial.offer:
             self._event(FleetModelJudged(trial.round, digest, found.taken, found.reason))
-        if found.model is None:
+        if found.samples_judged == 0:
             raise NoDataError("no held-out labelled sample to judge weights on", where="sample log")
+        if found.model is None:
+            raise RefusedError("the loss of the weights is not finite", where="fleet")
         return found
 
     def _kept(self, weights: Weights) -> tuple[str, Path]:

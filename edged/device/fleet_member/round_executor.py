@@ -121,7 +121,7 @@ class RoundExecutor:
             standing_hash=None,
             adopt=trial.offer and self._adopts,
         )
-        return self._tried(order) if trial.offer else self._judged(order)
+        return self._tried(order, offered=trial.offer)
 
     def evaluate(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
@@ -147,17 +147,11 @@ class RoundExecutor:
     def _adopts(self) -> bool:
         return not self._pipeline.config.model.keys  # the models of a fleet bear no signature
 
-    def _tried(self, order: TryFleetModel) -> FleetModelResult:
-        """Evaluate a model, and put it to the gate."""
+    def _tried(self, order: TryFleetModel, *, offered: bool = True) -> FleetModelResult:
+        """Evaluate a model; if it is offered, put it to the gate."""
         result = self._run(order)
-        taken, reason = self._decided(result)
+        taken, reason = self._decided(result) if offered else (False, "it was not offered")
         result = replace(result, taken=taken, reason=reason)
-        self._registry.end_run(order.run, self._clock.now(), "done", result)
-        return result
-
-    def _judged(self, order: TryFleetModel) -> FleetModelResult:
-        """Evaluate a model, and nothing more."""
-        result = replace(self._run(order), reason="it was not offered")
         self._registry.end_run(order.run, self._clock.now(), "done", result)
         return result
 

@@ -215,7 +215,7 @@ def test_the_tutorial_lets_fifty_simulated_devices_learn(tmp_path: Path) -> None
         elif language == "sh" and not mark:
             script.append(text)
     own = {
-        "PATH": f"{bin_}:{os.environ['PATH']}", "PYTHONPATH": str(APP), "FLWR_HOME": str(tmp_path / "home"),
+        "PATH": f"{bin_}:{os.environ['PATH']}", "FLWR_HOME": str(tmp_path / "home"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(ports[0]), "FLWR_LOCAL_CONTROL_API_PORT": str(ports[1]),
     }  # fmt: skip
     superlink = subprocess.Popen(

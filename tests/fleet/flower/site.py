@@ -29,7 +29,7 @@ class FlowerSite:
         self.ca = authority.file
         self.cert, self.key = authority.issue("server", hosts=("localhost", "127.0.0.1"))
         path = f"{self._bin}:{os.environ['PATH']}"
-        own = {"FLWR_HOME": str(folder / "home"), "PYTHONPATH": str(APP), "PATH": path}
+        own = {"FLWR_HOME": str(folder / "home"), "PATH": path}
         self._environment = os.environ | SILENT | own
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (folder / "home").mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ CANARIES = "canaries"
 
 
 class RoundSection(Section):
-    """How many devices make a round, and how long it takes."""
+    """Size and duration of a round."""
 
     devices: Count = Field(10, description="updates that a round wants")
     over: float = Field(1.25, ge=1, le=10, description="how many times as many devices are asked")
@@ -62,7 +62,7 @@ class ChooseSection(Section):
 
 
 class TrainSection(Section):
-    """How devices train in a round."""
+    """Training of devices in a round."""
 
     epochs: int | None = Field(None, ge=1, description="passes over the device's data; 1 without `steps`")
     steps: int | None = Field(None, ge=1, description="steps, instead of epochs")
@@ -85,7 +85,7 @@ class AdmitSection(Section):
 
 
 class ReduceSection(Section):
-    """How updates become one model."""
+    """Aggregation of updates to one model."""
 
     how: Literal["mean", "trimmed_mean", "median"] = Field("mean", description="of all updates")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share cut at either end by trimmed_mean")
@@ -125,13 +125,13 @@ class CanariesSection(Section):
         return self
 
     def includes(self, state: DeviceState) -> bool:
-        """Whether a device is one of them."""
+        """Return whether a device is one of them."""
         named = not self.devices or any(fnmatchcase(state.device, pattern) for pattern in self.devices)
         return named and set(self.tags) <= set(state.tags)
 
 
 class RolloutSection(Section):
-    """How the model of a round spreads over the stages of `gate`."""
+    """Rollout of a round's model over the stages of `gate`."""
 
     canaries: CanariesSection | None = Field(
         None, description="a stage before those of `gate`: devices that try each model first"
@@ -143,7 +143,7 @@ class RolloutSection(Section):
 
 
 class MetricsSection(Section):
-    """Where Prometheus finds the metrics of the coordinator."""
+    """Metrics of the coordinator for Prometheus."""
 
     listen: str | None = Field(
         None, description="address and port on this machine, such as 127.0.0.1:9464; null: off"
@@ -221,7 +221,7 @@ class CoordinatorConfig(Section):
         return found if isinstance(found, str) else f"{found * 100:g} % of devices"
 
     def waits_for_approval(self, stage: int) -> bool:
-        """Whether an operator decides after this stage, which has agreed."""
+        """Return whether an operator decides after this stage, which has agreed."""
         approval, last = self.rollout.approval, len(self.stages) - 1
         return stage < last and (approval == "each" or (approval == "first" and stage == 0))
 

@@ -7,7 +7,7 @@ from edged.device.events import Events, Extension
 from edged.device.fleet_member.local_rounds import LocalRounds
 from edged.device.fleet_member.member import Member
 from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
-from edged.device.fleet_member.transports import FleetTransport, MqttTransport, SignedTransport
+from edged.device.fleet_member.transports import FleetTransport
 from edged.device.live_pipeline import LivePipeline
 from edged.domain.federated.messages import FleetTopics
 from edged.mqtt.client.session import Session
@@ -43,14 +43,11 @@ class Membership(Extension):
             self.local_rounds = LocalRounds(fleet, work, host, config.storage.dir)
             return
         topics = FleetTopics(fleet.name, config.mqtt.root)
-        transport: FleetTransport = MqttTransport(session)
-        if fleet.keys:
-            transport = SignedTransport(transport, topics, Keys(fleet.keys))
         self._member = Member(
             config.device.id,
             fleet,
             topics=topics,
-            transport=transport,
+            transport=FleetTransport(session, topics, Keys(fleet.keys) if fleet.keys else None),
             work=work,
             host=host,
             state=config.storage.dir,

@@ -1,4 +1,4 @@
-"""What a member fetches and sends: models of the fleet, and updates until a receipt names them."""
+"""Traffic of a member: models that it fetches, and updates that it sends until a receipt names them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edged.domain.commands.signatures import TrustedKeys
 from edged.domain.federated.signatures import sealed_to, signer
@@ -18,28 +18,19 @@ if TYPE_CHECKING:
 log = get_logger("edged.fleet")
 
 
-class FleetTransport(Protocol):
-    """The connection to the fleet; see `MqttTransport` and `SignedTransport`."""
+class FleetTransport:
+    """Carries a fleet's messages over the device's MQTT session.
 
-    @property
-    def connected(self) -> bool:
-        """Whether the connection is established."""
+    With `keys` it passes on rounds and receipts that one of them has signed, and drops all others. Models
+    need no signature: a round names them by their hash, which is checked. Where a signed round has a key for
+    it, what is published is sealed, so that only the coordinator can read it.
+    """
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish a message; return whether it was accepted."""
-
-    def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
-        """Subscribe to a topic filter, retained messages included; `sink` gets them on the network thread."""
-
-    def leave(self, pattern: str) -> None:
-        """Unsubscribe from a topic filter."""
-
-
-class MqttTransport:
-    """Fleet transport over the device's MQTT session; acknowledges each message once its sink has it."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, topics: FleetTopics, keys: TrustedKeys | None) -> None:
+        self._session, self._keys = session, keys
+        self._round, self._signed = topics.round, (topics.round, topics.ack("+"))
+        self._recipient: str | None = None
+        self._sealer: Sealer | None = None
 
     @property
     def connected(self) -> bool:
@@ -47,14 +38,17 @@ class MqttTransport:
         return self._session.connected
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish a message at QoS 1; return whether the session accepted it."""
+        """Publish a message at QoS 1, sealed if required; return whether the session accepted it."""
+        if payload and self._sealer is not None:
+            payload = self._sealer.seal(payload, topic.encode())
         return self._session.publish(topic, payload, qos=1, retain=retain)
 
     def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
-        """Subscribe to a topic filter, retained messages included."""
+        """Subscribe to a topic filter, retained messages included; `sink` gets them on the network thread."""
 
         def receive(delivery: ReceivedMessage) -> None:
-            sink(delivery)
+            if self._accepts(pattern, delivery):
+                sink(delivery)
             self._session.ack([delivery])
 
         self._session.subscribe([pattern], 1, receive, kept_again=True)
@@ -63,56 +57,19 @@ class MqttTransport:
         """Unsubscribe from a topic filter."""
         self._session.unsubscribe([pattern])
 
-
-class SignedTransport:
-    """Passes on rounds and receipts that one of `keys` has signed, and drops all others.
-
-    Models need no signature: a round names them by their hash, which is checked. Where a signed round has a
-    key for it, what is published is sealed, so that only the coordinator can read it.
-    """
-
-    def __init__(self, transport: FleetTransport, topics: FleetTopics, keys: TrustedKeys) -> None:
-        self._transport, self._keys = transport, keys
-        self._topics = topics
-        self._signed = (topics.round, topics.ack("+"))
-        self._recipient: str | None = None
-        self._sealer: Sealer | None = None
-
-    @property
-    def connected(self) -> bool:
-        """Whether the connection is established."""
-        return self._transport.connected
-
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish a message, sealed where that is asked for; return whether it was accepted."""
-        if payload and self._sealer is not None:
-            payload = self._sealer.seal(payload, topic.encode())
-        return self._transport.publish(topic, payload, retain=retain)
-
-    def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
-        """Subscribe to a topic filter, retained messages included."""
-        if pattern not in self._signed:
-            self._transport.follow(pattern, sink)
-            return
-
-        def check(delivery: ReceivedMessage) -> None:
-            if signer(delivery.topic, delivery.payload, self._keys) is not None:
-                if pattern == self._topics.round:
-                    self._seal_to(sealed_to(delivery.payload))
-                sink(delivery)
-                return
+    def _accepts(self, pattern: str, delivery: ReceivedMessage) -> bool:
+        """Return whether a message is signed if it must be; a signed round says to whom to seal."""
+        if self._keys is None or pattern not in self._signed:
+            return True
+        if signer(delivery.topic, delivery.payload, self._keys) is None:
             log.warning(
-                "fleet_message_refused",
-                reason="signature",
-                topic=delivery.topic,
+                "fleet_message_refused", reason="signature", topic=delivery.topic,
                 problem="it is not signed by a key of fleet.keys",
-            )
-
-        self._transport.follow(pattern, check)
-
-    def leave(self, pattern: str) -> None:
-        """Unsubscribe from a topic filter."""
-        self._transport.leave(pattern)
+            )  # fmt: skip
+            return False
+        if pattern == self._round:
+            self._seal_to(sealed_to(delivery.payload))
+        return True
 
     def _seal_to(self, recipient: str | None) -> None:
         """Seal to this key from now on; with None, seal nothing."""

@@ -1,4 +1,4 @@
-"""What a fleet says over MQTT: topics, and messages to and from JSON.
+"""Messages of a fleet over MQTT: topics, and JSON to and from dataclasses.
 
 A round that is `open` names the model from which devices train. One that is `closed` takes no more updates
 and names what came of it: the devices in `devices` try that model and report on `eval/`. One that is `done`
@@ -40,7 +40,7 @@ State = Literal["open", "closed", "done"]
 
 Blob = bytes
 PART_BYTES = 120 * 1024
-"""Of a model or an update in one message: with its line it stays below 128 KiB, which some brokers take."""
+"""Bytes of a model or update in one message: below 128 KiB with its line, the limit of some brokers."""
 
 LONGEST_LINE = 8 * 1024
 LARGEST_JSON = 1024**2
@@ -82,7 +82,7 @@ class FitSettings:
 
 @dataclass(frozen=True)
 class RoundSettings(FitSettings):
-    """How devices train in a round over MQTT."""
+    """Settings of training in a round over MQTT."""
 
     clip_norm: NotNegative = 1.0  # largest L2 norm of the whole update
     evaluate: bool = True  # whether devices report how good the base is for them
@@ -109,7 +109,7 @@ class FleetTopics:
 
     @property
     def base(self) -> str:
-        """What all of them begin with, without the last slash."""
+        """Common start of all topics, without the last slash."""
         return f"{self.root}/fl/{self.fleet}"
 
     @property
@@ -127,7 +127,7 @@ class FleetTopics:
         return f"{self.base}/model/{digest}/{part}"
 
     def up(self, number: int, device: str, part: int | None = None) -> str:
-        """Where an update goes, or a part of one that has several."""
+        """Return the topic of an update, or of a part of one that has several."""
         whole = f"{self.base}/up/{number}/{device}"
         return whole if part is None else f"{whole}/{part}"
 
@@ -140,7 +140,7 @@ class FleetTopics:
         return f"{self.base}/state/{device}"
 
     def evaluation(self, number: int, device: str) -> str:
-        """What a device makes of the model of a round."""
+        """Return the topic of a device's report on the model of a round."""
         return f"{self.base}/eval/{number}/{device}"
 
     @property
@@ -267,12 +267,12 @@ class Receipts(FleetMessage):
 
 
 STOPPED = "the daemon has stopped"
-"""What a device that stops says of itself in `why_not`."""
+"""Text of `why_not` from a device that stops."""
 
 
 @dataclass(frozen=True)
 class DeviceState(FleetMessage):
-    """How a device is, and whether it would take part in a round."""
+    """State of a device, and why it would not take part in a round."""
 
     topic = "state"
 
@@ -296,13 +296,9 @@ class Quality:
     metric: Number
 
 
-def _read_global(values: JsonFields, _name: str) -> Quality:
-    return read_dataclass(Quality, values.inner("global"))
-
-
 @dataclass(frozen=True)
 class Evaluation(FleetMessage):
-    """One device's report on the model `base` of a round."""
+    """Report of one device on the model `base` of a round."""
 
     topic = "eval"
 
@@ -312,15 +308,10 @@ class Evaluation(FleetMessage):
     base: Digest
     samples: AtLeastOne  # of the holdout
     before: Quality  # what the device served before
-    model: Annotated[Quality, _read_global]
+    model: Quality
     standing: Quality | None  # the fleet's model before this one, where the device still has it
     taken: bool  # whether the device serves it now, and why or why not
     reason: Annotated[str, partial(JsonFields.text, longest=1000)]
-
-    def payload(self) -> bytes:
-        """Encode the message as JSON."""
-        values = asdict(self)
-        return _json(values | {"global": values.pop("model")})
 
 
 def _is_number(level: str) -> bool:

@@ -1,4 +1,4 @@
-"""How a device takes part in the rounds of a fleet: its terms, its record, and when it sends."""
+"""Participation of a device in the rounds of a fleet: its record, and when it sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edged.domain.training.message import Message
 
 DAY_SECONDS = 86_400
 BUDGET_USED = "budget of bytes for today used"
-"""What a device says of itself in `why_not` that may neither fetch nor send until tomorrow."""
+"""Text of `why_not` from a device that can fetch and send nothing until tomorrow."""
 
 RESEND_SECONDS = 20.0
 """Pause before an update without a receipt is sent again; further pauses double."""
@@ -22,7 +22,7 @@ KEPT_ROUNDS = 16
 
 @dataclass(frozen=True)
 class MembershipRecord(Message):
-    """What a device knows of its fleet across restarts; its JSON is on the disk."""
+    """Knowledge of a device about its fleet across restarts; its JSON is on the disk."""
 
     consumed: int = 0  # position in label order up to which samples were there when it last took part
     last_round: int = 0  # the last one that it has made an update for; 0 before the first

@@ -39,7 +39,7 @@ class TrialRequest:
 
 @dataclass(frozen=True)
 class KeptUpdate(Message):
-    """What is kept on the disk with the update of a round: what its line says, and what it has cost."""
+    """Description of a stored update: the fields of its header line, and the samples that it used."""
 
     device: str
     round: int
@@ -51,7 +51,7 @@ class KeptUpdate(Message):
 
 @dataclass(frozen=True)
 class RoundResult(Message):
-    """What a device has given to a round; see `edged.trainer.fleet_rounds.RoundContribution`."""
+    """Contribution of a device to a round; see `edged.trainer.fleet_rounds.RoundContribution`."""
 
     run: int
     number: int  # of the kept update
@@ -69,7 +69,7 @@ class RoundResult(Message):
 
 @dataclass(frozen=True)
 class TrainedWeights(Message):
-    """What training from received weights gave; they lie in the order's file `trained`.
+    """Result of training from received weights; the new ones lie in the order's file `trained`.
 
     `norm` is the L2 norm of the change, `quality` that of the new weights on the newest training samples.
     """
@@ -88,7 +88,7 @@ class TrainedWeights(Message):
 
 @dataclass(frozen=True)
 class FleetModelResult(Message):
-    """What a fleet's model is worth on the device's holdout."""
+    """Quality of a fleet's model on the device's holdout."""
 
     run: int
     samples_judged: int

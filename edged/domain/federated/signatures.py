@@ -1,4 +1,4 @@
-"""Signatures on what a coordinator says: rounds, with the models that they name by hash, and receipts.
+"""Signatures on messages of a coordinator: rounds, with the models that they name by hash, and receipts.
 
 A signature covers the topic, so the root, the fleet and the number of a receipt's round, and the exact bytes:
 
@@ -21,7 +21,7 @@ _KEY = re.compile("[0-9a-f]{64}")
 
 
 def message(topic: str, payload: bytes) -> bytes:
-    r"""What is signed; `payload` with an empty signature.
+    r"""Return the bytes to sign; `payload` has an empty signature.
 
     >>> message("edged/fl/plant/round", b'{"round":1,"signature":""}')
     b'edged-fleet-1\nedged/fl/plant/round\n{"round":1,"signature":""}'

@@ -72,41 +72,33 @@ class Announcer:
         self._session, self._topics, self._journal, self._key = session, topics, journal, key
         if key is not None:
             sign(b"", key)
-        self._models: dict[str, int] = {}
+        self._published: set[str] = set()
+        self._retained = set(journal.models())  # that an earlier process may have left at the broker
 
     def announce(self, course: FleetState, *, again: bool = False) -> None:
         """Publish the model of the round and then the round, and withdraw models that no device needs now.
 
         With `again` also what was published before.
         """
-        if course.round is None:
-            return
-        if again:
-            self._models.clear()
-        wanted = {course.standing.hash, course.round.base.hash}
-        for digest in sorted(wanted - self._models.keys()):
-            self._publish_model(digest)
-        self._send(self._topics.round, self._signed(self._topics.round, course.round.payload()), retain=True)
-        for digest in sorted(self._models.keys() - wanted):
-            self._withdraw(digest, self._models.pop(digest))
+        wanted = {course.standing.hash} | ({course.round.base.hash} if course.round else set())
+        if course.round is not None:
+            for digest in sorted(wanted if again else wanted - self._published):
+                self._publish_model(digest)
+            payload = self._signed(self._topics.round, course.round.payload())
+            self._send(self._topics.round, payload, retain=True)
+            self._published = wanted
+        for digest in sorted(self._retained - wanted):
+            self._withdraw(digest)
+        self._retained = wanted
 
     def _publish_model(self, digest: str) -> None:
-        parts = split(self._journal.blob(digest))
-        for number, part in enumerate(parts):
+        for number, part in enumerate(split(self._journal.blob(digest))):
             self._send(self._topics.model(digest, number), part, retain=True)
-        self._models[digest] = len(parts)
 
-    def _withdraw(self, digest: str, parts: int) -> None:
+    def _withdraw(self, digest: str) -> None:
         """Remove a retained model from the broker."""
-        for number in range(parts):
+        for number in range(len(split(self._journal.blob(digest)))):
             self._send(self._topics.model(digest, number), b"", retain=True)
-
-    def withdraw_others(self, course: FleetState) -> None:
-        """Remove models from the broker that an earlier process may have left there."""
-        used = {course.standing.hash} | ({course.round.base.hash} if course.round else set())
-        for digest in self._journal.models():
-            if digest not in used:
-                self._withdraw(digest, len(split(self._journal.blob(digest))))
 
     def receipts(self, by_round: Sequence[tuple[int, Receipts]]) -> None:
         """Publish what became of updates; devices ask again for a lost receipt."""

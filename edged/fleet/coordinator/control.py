@@ -1,4 +1,4 @@
-"""What an operator tells a coordinator: a file in its directory, which holds whether it runs or not."""
+"""Orders of an operator to a coordinator: a file in its directory, which also counts for the next start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = get_logger("edged.fleet")
 
 @dataclass(frozen=True)
 class Order(Message):
-    """To end round `round` without a model, or to let its model go to the next stage, if it is in `phase`.
+    """Order to end round `round` without a model, or to let its model go to the next stage, while in `phase`.
 
     `by` is the user who gave it. `token` tells one order from the next: each is carried out once.
     """

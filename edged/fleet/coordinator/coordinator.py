@@ -21,7 +21,7 @@ from edged.errors import RejectedUpdateError, TrainingError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.channel import Announcer, Inbox
 from edged.fleet.coordinator.control import Control, ControlReader, Order
-from edged.fleet.coordinator.devices import RoundDevices, States, choose
+from edged.fleet.coordinator.devices import FleetDevices, choose
 from edged.fleet.coordinator.journal import NAMED, CoordinatorJournal, RoundRecord
 from edged.fleet.coordinator.models import advanced, begun
 from edged.fleet.coordinator.status import (
@@ -85,8 +85,7 @@ class Coordinator:
         self.course = begun(config, self.journal)
         self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
         self.reports = RoundReports(self.journal, self.course)
-        self._states = States()
-        self._devices = RoundDevices(config, self._states, self._reader)
+        self._devices = FleetDevices(config, self._reader)
         self._inbox = Inbox(config.broker.constants.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
@@ -117,7 +116,6 @@ class Coordinator:
     def run(self) -> None:
         """Coordinate until the last round is done or `stop` is called."""
         self._session.start()
-        self._announcer.withdraw_others(self.course)
         log.info("fleet_running", fleet=self._config.fleet, round=self.course.number, phase=self.course.phase)
         try:
             while not self._stopping.is_set() and not finished(self.course, self._pace):
@@ -161,7 +159,7 @@ class Coordinator:
             if kind == "up":
                 self.admission.receive(device, number, part, payload)
             elif kind == "state":
-                self._states.receive(device, payload)
+                self._devices.receive(device, payload)
             else:
                 self._reader.check(device)
                 self.reports.receive(device, number, payload, self.course)
@@ -326,7 +324,7 @@ class Coordinator:
         named = announced.devices
         asked = set(self._devices.judges(self.course, now) if named is None else named)
         asked.difference_update(self._control.excluded)
-        awaited = asked - self._states.stopped() - {report.device for report in reports}
+        awaited = asked - self._devices.absent() - {report.device for report in reports}
         if awaited and now < self.course.until:
             return
         verdict = judge(reports, len(asked), self._config.gate)
@@ -367,7 +365,7 @@ class Coordinator:
             self._publisher.publish(status, self.journal.lineage[-ROUNDS:])
 
     def _status(self) -> CoordinatorStatus:
-        course, states, now = self.course, self._states.all(), self._clock.now()
+        course, now = self.course, self._clock.now()
         return CoordinatorStatus(
             fleet=self._config.fleet,
             at=now,
@@ -382,7 +380,7 @@ class Coordinator:
             asked=None if course.asked is None else len(course.asked),
             refused=dict(self.admission.refused),
             totals=RunTotals(dict(self._ended), dict(self.admission.refused_in_all)),
-            devices=len(states),
+            devices=len(self._devices.states),
             ready=len(self._devices.ready(course, now)),
             paused=self._control.paused,
             excluded=tuple(self._control.excluded),

@@ -63,15 +63,18 @@ def share_of(names: Collection[str], share: float, seed: str, least: int = 1) ->
     return tuple(sorted(order[: max(least, math.ceil(share * len(order)))]))
 
 
-class States:
-    """The newest state of each device."""
+class FleetDevices:
+    """The newest state of each device; chooses devices for rounds and stages from those that sent theirs.
 
-    def __init__(self) -> None:
+    `reader` tells which of them the operator has excluded.
+    """
+
+    def __init__(self, config: CoordinatorConfig, reader: ControlReader) -> None:
+        self._config, self._reader = config, reader
+        self._pace, self._rules = config.round, config.choose
         self._states: dict[str, DeviceState] = {}
-
-    def get(self, device: str) -> DeviceState | None:
-        """Return the newest state of a device; None without one."""
-        return self._states.get(device)
+        self._since: float | None = None  # since when a quorum is ready
+        self._logged, self._logged_at = (-1, ""), float("-inf")
 
     def receive(self, device: str, payload: bytes) -> None:
         """Store the state of a device; an empty payload removes the device.
@@ -86,30 +89,19 @@ class States:
             raise RejectedUpdateError("identity", f"the topic is of {device}, the state of {state.device}")
         self._states[device] = state
 
-    def stopped(self) -> set[str]:
-        """Return the devices that have said that they stop."""
-        return {state.device for state in self._states.values() if state.why_not == STOPPED}
-
-    def all(self) -> list[DeviceState]:
-        """List the states of all devices."""
+    @property
+    def states(self) -> list[DeviceState]:
+        """The states of all devices."""
         return list(self._states.values())
 
-
-class RoundDevices:
-    """Chooses devices for rounds and stages from those that have sent their state.
-
-    `reader` tells which of them the operator has excluded.
-    """
-
-    def __init__(self, config: CoordinatorConfig, states: States, reader: ControlReader) -> None:
-        self._config, self._states, self._reader = config, states, reader
-        self._pace, self._rules = config.round, config.choose
-        self._since: float | None = None  # since when a quorum is ready
-        self._logged, self._logged_at = (-1, ""), float("-inf")
+    def absent(self) -> set[str]:
+        """Return the devices that are not to be waited for: excluded, or stopped by their own word."""
+        stopped = {state.device for state in self._states.values() if state.why_not == STOPPED}
+        return stopped.union(self._reader.read().excluded)
 
     def ready(self, course: FleetState, now: float) -> list[str]:
         """List the devices that would train, by name."""
-        found = eligible(self._states.all(), self._rules, course.bundle, now)
+        found = eligible(self.states, self._rules, course.bundle, now)
         excluded = self._reader.read().excluded
         return [name for name in found if name not in excluded]
 
@@ -134,18 +126,18 @@ class RoundDevices:
 
     def _canaries(self, course: FleetState, now: float) -> tuple[str, ...]:
         section = self._config.rollout.canaries
-        oldest, gone = now - self._rules.max_age, {*self._states.stopped(), *self._reader.read().excluded}
+        oldest, gone = now - self._rules.max_age, self.absent()
         return tuple(
             sorted(
                 state.device
-                for state in self._states.all()
+                for state in self.states
                 if section is not None and section.includes(state)
                 and state.at >= oldest and state.bundle == course.bundle and state.device not in gone
             )
         )  # fmt: skip
 
     def suffices(self, ready: int, now: float) -> bool:
-        """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
+        """Return whether a round can begin: with all that it asks for, or after a while with a quorum."""
         if ready < self._pace.least:
             self._since = None
             return False
@@ -177,7 +169,7 @@ class RoundDevices:
     def reasons(self, course: FleetState, now: float) -> dict[str, str]:
         """Return why devices take no part, by name, in words."""
         excluded, found = self._reader.read().excluded, {}
-        for state in sorted(self._states.all(), key=lambda state: state.device):
+        for state in sorted(self.states, key=lambda state: state.device):
             reason = why_not(self._rules, state, course.bundle, now)
             if state.device in excluded or reason:
                 found[state.device] = "excluded" if state.device in excluded else reason

@@ -1,4 +1,4 @@
-"""What a coordinator must find again after `kill -9`: where its fleet is, its models, what it has accepted.
+"""Files of a coordinator that survive `kill -9`: the state of its fleet, its models, accepted updates.
 
 fleet.json          the course of rounds, sealed
 lineage.json        every round with its numbers, sealed; the newest thousand
@@ -74,14 +74,20 @@ class RoundRecord(Message):
 
     @property
     def seconds(self) -> float:
-        """How long the round was open; 0 where that is not known."""
+        """Seconds from opening to end; 0 if the opening is unknown."""
         return 0.0 if self.opened is None else self.ended - self.opened
 
 
 class CoordinatorJournal:
     """The directory `path` of one coordinator, which it has for itself.
 
-    Raises StorageError when another process has it, or the disk refuses.
+    Raises StorageError when another process has it, or the disk refuses; CorruptError when the lineage is
+    damaged.
+
+    Attributes
+    ----------
+    lineage
+        The newest rounds that have ended, the oldest first.
     """
 
     def __init__(self, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:
@@ -92,7 +98,7 @@ class CoordinatorJournal:
         for folder in (path, path / "models"):
             atomic.make_directory(folder, disk=disk)
             atomic.sweep(folder, disk=disk)
-        self._rounds: list[RoundRecord] | None = None
+        self.lineage = read_lineage(path)
 
     def close(self) -> None:
         """Release the lock on the directory."""
@@ -101,7 +107,7 @@ class CoordinatorJournal:
     # Where the fleet is.
 
     def course(self) -> FleetState | None:
-        """Where the fleet was; None before the first start."""
+        """Read the state of the fleet; None before the first start."""
         if not (self.path / COURSE).exists():
             return None
         return FleetState.from_json(read_sealed(self.path / COURSE))
@@ -112,18 +118,11 @@ class CoordinatorJournal:
 
     def record(self, entry: RoundRecord) -> None:
         """Add a round to the lineage, once."""
-        known = [other for other in read_lineage(self.path) if other.round != entry.round]
+        known = [other for other in self.lineage if other.round != entry.round]
         rounds = [*known, entry][-REMEMBERED:]
         lineage = {"rounds": [json_ready(other.to_json()) for other in rounds]}
         atomic.publish_file(self.path / LINEAGE, seal(lineage), disk=self._disk)
-        self._rounds = rounds
-
-    @property
-    def lineage(self) -> list[RoundRecord]:
-        """Every round that has ended, the oldest first."""
-        if self._rounds is None:
-            self._rounds = read_lineage(self.path)
-        return self._rounds
+        self.lineage = rounds
 
     def publish_status(self, status: bytes) -> None:
         """Replace the status that `edged fleet status` reads; it need not survive a power cut."""
@@ -180,11 +179,11 @@ class CoordinatorJournal:
     # What devices sent.
 
     def updates(self, number: int) -> AppendLog:
-        """The updates that count in a round."""
+        """Open the updates that count in a round."""
         return AppendLog(self.path / "rounds" / str(number), disk=self._disk)
 
     def reports(self, number: int) -> AppendLog:
-        """What devices have made of a round's model."""
+        """Open the reports of devices on a round's models."""
         return AppendLog(self.path / "reports" / str(number), disk=self._disk)
 
     def forget(self, before: int) -> None:

@@ -28,13 +28,13 @@ from edged.storage.files.atomic import DirectoryLock
 ROUNDS = 10
 SHOWN = 5  # devices whose names are in a line
 EVERY_SECONDS = 60.0
-"""How often the same status is published again; the page takes three times that without one for silence."""
+"""Interval at which an unchanged status is published; the page reports silence after three of them."""
 _ROUND = ("round", "version", "model", "ended", "accepted", "reason", "approved_by")
 
 
 @dataclass(frozen=True)
 class RolloutStatus(Message):
-    """How far the model of a round has come: devices named so far, None for all.
+    """Progress of the model of a round: devices named so far, None for all.
 
     `stage` counts from 1; `taken` of the `reports` serve it, for `worse` it is worse.
     """
@@ -60,7 +60,7 @@ class RunTotals(Message):
 
 @dataclass(frozen=True)
 class CoordinatorStatus(Message):
-    """What a coordinator says of itself while it runs.
+    """Status of a coordinator.
 
     `at` is when, `until` when the phase ends at the latest, both in Unix seconds; `model` is the fingerprint
     of the standing model; `why_not` has devices that take no part,
@@ -137,7 +137,7 @@ def _short(entry: RoundRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FleetReport(Message):
-    """Whether the coordinator runs, its status of `age` seconds ago, and the newest rounds that ended."""
+    """Report for people: the status of `age` seconds ago, the newest rounds that ended, and if it runs."""
 
     running: bool
     pid: int | None

@@ -23,7 +23,7 @@ from edged.logs import get_logger
 from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
-    from edged.storage.files.append_log import AppendLog, LogRecord
+    from edged.storage.files.append_log import LogRecord
 
 HELD_BYTES = 64 * 1024**2
 NAMES = 500
@@ -33,7 +33,7 @@ log = get_logger("edged.fleet")
 
 @dataclass
 class _Answers:
-    """What the next receipts say to the devices of one round."""
+    """Content of the next receipts for the devices of one round."""
 
     accepted: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
@@ -116,8 +116,6 @@ class UpdateAdmission:
         self._journal, self._layout, self._control = journal, layout, control
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
         self.refused, self.refused_in_all = Counter[str](), Counter[str]()
-        self._spool: AppendLog | None = None
-        self._records: dict[str, LogRecord] = {}  # by device
         self._course = course
         self._begin()
 
@@ -132,7 +130,9 @@ class UpdateAdmission:
     def _begin(self) -> None:
         number = self._course.number
         self._spool = self._journal.updates(number)
-        self._records = {record.head["device"]: record for record in self._spool.records}
+        self._records: dict[str, LogRecord] = {
+            record.head["device"]: record for record in self._spool.records
+        }
         self._parts = PartialUpdates(HELD_BYTES)
         self._journal.forget(number)
 
@@ -148,7 +148,7 @@ class UpdateAdmission:
 
     def updates(self) -> list[RoundUpdate]:
         """List the updates that count, in the order of names: the same whatever came first."""
-        spool, excluded = self._opened(), self._control.read().excluded
+        spool, excluded = self._spool, self._control.read().excluded
         found = []
         for device in sorted(self._records.keys() - excluded):
             record = self._records[device]
@@ -194,12 +194,12 @@ class UpdateAdmission:
         found = admit(update, blob, self._layout, settings, self._limits, weight_encoding.unpack_coded)
         samples = min(update.samples, self._limits.max_samples)
         stored = StoredUpdate(update.device, samples, found.factor, update.sha256)
-        self._records[update.device] = self._opened().append(stored.to_json(), found.row.to_bytes())
+        self._records[update.device] = self._spool.append(stored.to_json(), found.row.to_bytes())
         self._answers[update.round, update.id].accepted.append(update.device)
 
     def commit(self) -> list[tuple[int, Receipts]]:
         """Make durable what was taken; round and receipts that may be sent then."""
-        self._opened().sync()
+        self._spool.sync()
         receipts = [
             (number, Receipts(token, tuple(names), refused))
             for (number, token), answers in self._answers.items()
@@ -210,14 +210,7 @@ class UpdateAdmission:
 
     def close(self) -> None:
         """Close the file of updates without deleting it."""
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
-
-    def _opened(self) -> AppendLog:
-        if self._spool is None:
-            raise ValueError("closed")
-        return self._spool
+        self._spool.close()
 
     def count(self, problem: RejectedUpdateError) -> None:
         """Count a message that was refused."""
@@ -243,23 +236,22 @@ def _pieces(answers: _Answers) -> Iterator[tuple[list[str], dict[str, str]]]:
 
 
 class RoundReports:
-    """What devices say of the model of the round; one report each, kept until the rounds after it."""
+    """Reports of devices on the models of a round, one per device and model, kept until the next round."""
 
     def __init__(self, journal: CoordinatorJournal, course: FleetState) -> None:
         self._journal = journal
-        self._number = course.number
-        self._reports: dict[tuple[str, str], Evaluation] = {}
-        self._spool: AppendLog | None = None
         self._open(course.number)
 
     def turn(self, course: FleetState) -> None:
         """Continue with the round of `course`."""
-        if course.number == self._number:
-            return
-        self.close()
-        self._number = course.number
-        self._reports.clear()
-        self._open(course.number)
+        if course.number != self._number:
+            self.close()
+            self._open(course.number)
+
+    def _open(self, number: int) -> None:
+        self._number, self._spool = number, self._journal.reports(number)
+        stored = [Evaluation.read(record.text) for record in self._spool.records]
+        self._reports = {(report.device, report.base): report for report in stored}
 
     def receive(self, device: str, number: int | None, payload: bytes, course: FleetState) -> None:
         """Store a report; a report that is known changes nothing.
@@ -277,13 +269,11 @@ class RoundReports:
             raise RejectedUpdateError("not_chosen", f"{device} was not asked to try it")
         if (device, report.base) not in self._reports:
             self._reports[device, report.base] = report
-            if self._spool is not None:
-                self._spool.append(json.loads(report.payload()), b"")
+            self._spool.append(json.loads(report.payload()), b"")
 
     def commit(self) -> None:
         """Make accepted reports durable."""
-        if self._spool is not None:
-            self._spool.sync()
+        self._spool.sync()
 
     def of(self, digest: str) -> list[Evaluation]:
         """The reports on a model, by name."""
@@ -291,14 +281,4 @@ class RoundReports:
 
     def close(self) -> None:
         """Close the file without deleting it."""
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
-
-    def _open(self, number: int) -> None:
-        if number < 1:
-            return
-        self._spool = self._journal.reports(number)
-        for record in self._spool.records:
-            report = Evaluation.read(record.text)
-            self._reports[report.device, report.base] = report
+        self._spool.close()

@@ -1,4 +1,4 @@
-"""What an update must be before it counts: a mean takes NaN, too, and any number of samples.
+"""Checks of an update before it counts: a mean takes NaN, too, and any number of samples.
 
 Flower's own strategies, for one, let NaN, negative counts and arrays of length 1 through. Each refusal has a
 word, which is counted and sent to the device.
@@ -29,7 +29,7 @@ LATE = "late"
 """Reason of what comes for a round or a stage that is over."""
 
 ROUNDING = 1.02
-"""What rounding to int8 may add to a norm without a word."""
+"""Factor that rounding to int8 can add to a norm."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """How many numbers the vector has."""
+        """Count of numbers in the vector."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     @cached_property

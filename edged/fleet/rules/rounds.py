@@ -24,7 +24,7 @@ Phase = Literal["waiting", "open", "trial", "approval", "done"]
 
 @dataclass(frozen=True)
 class FleetState(Message):
-    """Where a fleet is. All of it survives a restart."""
+    """State of a fleet. All of it survives a restart."""
 
     standing: BaseModelInfo  # the fleet's model
     bundle: str = ""  # fingerprint of the bundle that devices need
@@ -53,7 +53,7 @@ def opened(course: FleetState, announced: RoundAnnouncement, pace: RoundSection)
 def due(
     course: FleetState, accepted: int, pace: RoundSection, now: float
 ) -> Literal["close", "extend", "abandon"] | None:
-    """What an open round needs: to be closed, more time and devices, or to be given up."""
+    """Return what an open round needs: to be closed, more time and devices, or to be abandoned."""
     asked = pace.devices if course.asked is None else min(pace.devices, len(course.asked))
     if accepted >= asked or (now >= course.until and accepted >= pace.least):
         return "close"
@@ -100,7 +100,7 @@ def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: flo
 
 
 def finished(course: FleetState, pace: RoundSection) -> bool:
-    """Whether it was the last round."""
+    """Return whether the last round has ended."""
     return course.phase in ("done", "waiting") and pace.rounds is not None and course.number >= pace.rounds
 
 

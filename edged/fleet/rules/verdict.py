@@ -1,4 +1,4 @@
-"""Whether the model of a round becomes the fleet's: what the devices say, the worst among them included.
+"""Verdict on the model of a round, from the reports of devices, the worst among them included.
 
 A mean hides those that a model serves badly (Mohri et al., "Agnostic federated learning", 2019; Li et al.,
 "Fair resource allocation in federated learning", 2020). Reports may be false, too: the mean is trimmed, and
@@ -66,7 +66,7 @@ def worse_of(reports: Collection[Evaluation], tolerance: GateSection) -> tuple[s
 
 
 def borne(reports: int, share: float) -> int:
-    """How many of so many reports may be false and decide nothing.
+    """Return how many of `reports` can be false and decide nothing.
 
     >>> [borne(n, 0.1) for n in (1, 2, 3, 10, 21)]
     [0, 0, 1, 1, 2]

@@ -101,8 +101,10 @@ class AppendLog:
         return part
 
     def close(self) -> None:
-        """Close the file without a sync."""
-        os.close(self._file)
+        """Close the file without a sync. Safe to call twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _scan(self) -> tuple[list[LogRecord], int]:
         found: list[LogRecord] = []

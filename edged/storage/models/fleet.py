@@ -1,4 +1,4 @@
-"""What a device keeps of a fleet: the updates that it has sent, and the newest models that came.
+"""Files of a fleet on a device: the updates that it has sent, and the newest received models.
 
 `rounds/<number>/` holds an update as it was sent, what is kept about it, and what its coding has left out:
 this survives a power cut, and joins the next update. `fleet/<fingerprint>.bin` are the models as they came.
@@ -28,7 +28,7 @@ log = get_logger("edged.sent")
 
 @dataclass(frozen=True)
 class SentUpdate:
-    """One update: what is kept about it, its bytes, and what its coding has left out."""
+    """One update: its description, its bytes, and what its coding has left out."""
 
     number: int
     about: KeptUpdate
@@ -47,7 +47,7 @@ class SentUpdates:
         return next(self.all(), None)
 
     def get(self, number: int) -> SentUpdate | None:
-        """One of them; None where it is no longer kept, or not whole."""
+        """Return one update; None if it is no longer stored, or damaged."""
         return next((sent for sent in self.all() if sent.number == number), None)
 
     def add(self, about: KeptUpdate, blob: bytes, residual: Mapping[str, NDArray[np.float32]]) -> SentUpdate:
@@ -61,7 +61,7 @@ class SentUpdates:
         return SentUpdate(self._stored.publish(staging, about.to_json(), residual), about, blob, residual)
 
     def all(self) -> Iterator[SentUpdate]:
-        """Those that are kept and whole, newest first."""
+        """Yield the stored, intact updates, newest first."""
         for found in self._stored.whole():
             try:
                 about, blob = KeptUpdate.from_json(found.state), (found.path / _UPDATE).read_bytes()
@@ -78,7 +78,7 @@ class FleetModels:
         self._folder = state / MODELS
 
     def path(self, digest: str) -> Path | None:
-        """Where a model lies; None where it does not."""
+        """Return the file of a model; None without one."""
         path = self._folder / f"{digest}.bin"
         return path if path.is_file() else None
 

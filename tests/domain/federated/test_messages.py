@@ -133,7 +133,7 @@ def test_what_is_no_message(payload: bytes) -> None:
 
 @pytest.mark.parametrize("loss", [float("inf"), 10**400, None, "low", True])
 def test_a_loss_is_a_finite_number(loss: Any) -> None:
-    payload = changed(REPORT.payload(), **{"global": {"loss": loss, "metric": 0.5}})
+    payload = changed(REPORT.payload(), model={"loss": loss, "metric": 0.5})
     with pytest.raises(RejectedUpdateError) as refused:
         Evaluation.read(payload)
     assert refused.value.reason == "malformed"

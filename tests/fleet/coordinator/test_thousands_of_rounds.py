@@ -133,7 +133,7 @@ class Life:
             assert now - self.begun.setdefault(course.number, now) <= LONGEST, course
         reasons = self.fleet.coordinator._devices.reasons(self.fleet.coordinator.course, now)  # noqa: SLF001  what `edged fleet status` tells
         assert all(reasons.values())
-        for state in self.fleet.coordinator._states.all():  # noqa: SLF001
+        for state in self.fleet.coordinator._devices.states:  # noqa: SLF001
             assert state.ready or reasons[state.device] in (state.why_not, "excluded")
 
 

@@ -1,7 +1,7 @@
 "use strict";
 // Commands to devices, and what each of them answers.
 
-const ANSWER_WITHIN = 30000; // milliseconds without a word; each message of a command that takes long begins them anew
+const ANSWER_WITHIN = 30000; // milliseconds without a message; each progress message starts them again
 const DELIVER_WITHIN = 60; // seconds for which the broker keeps a command for a device that is away
 const KEPT_ANSWERS = 500;
 const OPEN = ["sending", "sent", "accepted", "executing"];
@@ -83,7 +83,7 @@ class Asking {
     }
   }
 
-  // The connection is gone: whether the broker took what it has not confirmed, nobody here can say.
+  // The connection is gone: whether the broker took what it has not confirmed, no one here can say.
   lost() {
     for (const one of this.asked.values()) {
       if (one.state === "sending") Object.assign(one, { state: "not sent", text: "connection lost; possibly sent" });

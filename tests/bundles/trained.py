@@ -46,7 +46,7 @@ CASES = [
     Case("groupnorm", PORTABLE),
     Case("average", PORTABLE),
     Case("activations", PORTABLE),
-    Case("convolutions"),
+    Case("convolutions", PORTABLE),
     Case("decoder", PORTABLE, loss="mse"),
     Case("lstm"),
     Case("gru"),

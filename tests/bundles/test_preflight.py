@@ -188,7 +188,7 @@ def derived(node: onnx.NodeProto, values: dict[str, np.ndarray]) -> bool:
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, v.shape) for name, v in values.items()]
     outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)]
     graph = helper.make_graph([node], "one", inputs, outputs)
-    asked = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    asked = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     options = onnxruntime.SessionOptions()
     made = builder(asked.SerializeToString(), {node.output[0]}, {"x"}, node.output[0], options)
     try:
@@ -208,8 +208,8 @@ OTHERS = {
 
 def unary() -> list[str]:
     """Standard operators that take one tensor of floats and give one, and need nothing else."""
-    names = {item.name for item in onnx.defs.get_all_schemas() if onnx.defs.has(item.name, 17, "")}
-    return sorted(name for name in names - OTHERS if is_unary(onnx.defs.get_schema(name, 17, "")))
+    names = {item.name for item in onnx.defs.get_all_schemas() if onnx.defs.has(item.name, 21, "")}
+    return sorted(name for name in names - OTHERS if is_unary(onnx.defs.get_schema(name, 21, "")))
 
 
 def is_unary(schema: onnx.defs.OpSchema) -> bool:

@@ -127,8 +127,6 @@ CASES = [
         for k in (-1, 0, 2)
     ),
     Case("y = Trilu(x)", {"x": of("b", 3)}),
-    # A fmod b = a - b trunc(a / b), whose slope in a is 1.
-    Case("y = Mod<fmod = 1>(x, w)", {"x": within(-5, 5, "b", 3), "w": within(1.5, 2, 3)}),
     # Several readers, and a chain whose middle is read outside.
     Case("a = Tanh(x) b = Mul(a, x) c = Add(a, b) y = Mul(c, b)", {"x": X}),
     # Where nothing carries a gradient.

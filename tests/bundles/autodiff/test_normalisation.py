@@ -43,10 +43,6 @@ CASES = [
         fixed=("g", "c"),
     ),
     Case("s = Exp(w) y = InstanceNormalization(x, s, c)", {"x": of("b", 2, 5), "w": of(2), "c": of(2)}),
-    *(
-        Case(f"y = LpNormalization<{attributes}>(x)", {"x": of("b", 3, 4)})
-        for attributes in ("p = 2", "p = 1", "p = 2, axis = 1", "p = 1, axis = 1", "axis = -2", "axis = 0")
-    ),
     # Frozen: scale and bias are no parameters, and neither are the statistics.
     *(
         Case(
@@ -74,11 +70,6 @@ def test_gradient(case: Case) -> None:
 
 
 ON_EDGES = [
-    Case(
-        "y = LpNormalization<p = 1>(w)",
-        {"w": np.zeros((1, 3), np.float32), "x": of("b", 1)},
-        expected={"w": 1},
-    ),
     # A row without deviation.
     Case(
         "y = LayerNormalization(w, g)",

@@ -220,18 +220,6 @@ def _where(condition: str, gradient: Adjoint, dims: Dims, t: Tape) -> Adjoint:
     return t.times(gradient, t.add("Cast", [condition], to=TensorProto.FLOAT), dims)
 
 
-@backward("Mod")
-def remainder(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Gradient of a − b·trunc(a/b): ḡ and −ḡ·trunc(a/b)."""
-    (a, b), gradient = node.input, gradients[0]
-    first = to_operand(node, 0, gradient, t) if t.wants(node, 0) else None
-    if not t.wants(node, 1):
-        return [first]
-    whole = t.add("Div", [t.add("Sub", [a, node.output[0]]), b])
-    times = t.times(gradient, t.add("Round", [whole]), t.dims(node.output[0], node))
-    return [first, _negated(to_operand(node, 1, times, t), t)]
-
-
 @backward("Where")
 def where(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
     """ḡ for the chosen operand, 0 for the other.

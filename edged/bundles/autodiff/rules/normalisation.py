@@ -99,23 +99,6 @@ def _of_affine(node: onnx.NodeProto, gradient: str, normal: str, outer: list[int
     return found
 
 
-@backward("LpNormalization")
-def lp_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = x/n with n = Σ|x| or √Σx²: (ḡ − s·Σ(ḡ·y))/n with s = sign x or y.
-
-    Sums along an axis; where n is 0, ḡ is divided by 1.
-    """
-    x, y, given = node.input[0], node.output[0], attributes_of(node)
-    axis, gradient = given.get("axis", -1), t.whole(gradients[0], node)
-    operator = "ReduceL1" if given.get("p", 2) == 1 else "ReduceL2"
-    norm = t.add(operator, [x, t.sizes(axis)], keepdims=1)
-    along = t.add("ReduceSum", [t.add("Mul", [gradient, y]), t.sizes(axis)], keepdims=1)
-    slope = t.add("Sign", [x]) if operator == "ReduceL1" else y
-    rest = t.add("Sub", [gradient, t.add("Mul", [slope, along])])
-    safe = t.add("Where", [t.add("Equal", [norm, t.number(0)]), t.number(1), norm])
-    return [Adjoint(t.add("Div", [rest, safe]), t.dims(x, node))]
-
-
 # Below this the rest of 1 − Σwᵢ²/m is rounding, and there is one number for each channel.
 ONE_NUMBER = 1e-6
 

@@ -184,27 +184,20 @@ def blocks(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoi
 def gather(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
     """ḡ added to zeros where it was taken from.
 
-    One index: ḡ in its place, by a product with a one-hot vector. Each index once: a Gather with the inverse
-    order. Others: ScatterND with addition along the first axis, to which the picked one is moved.
+    One index: ḡ in its place, by a product with a one-hot vector. Others: ScatterND with addition along the
+    first axis, to which the picked one is moved.
     """
     x, indices = node.input
     dims, picked = t.dims(x, node), len(t.dims(indices, node))
-    axis, known = attributes_of(node).get("axis", 0) % len(dims), t.value(indices)
+    axis = attributes_of(node).get("axis", 0) % len(dims)
     gradient, length = t.whole(gradients[0], node), dims[axis]
     if picked == 0 and isinstance(length, int):
         name = _one_picked(gradient, indices, axis, dims, t)
-    elif isinstance(length, int) and known is not None and _is_order(known, length):
-        inverse = np.argsort(known % length)
-        name = t.add("Gather", [gradient, t.constant(inverse.astype(np.int64))], axis=axis)
     elif axis == 0:
         name = _add_rows(indices, gradient, t.shape_of(x, node), t)
     else:
         name = _add_along(indices, gradient, t.shape_of(x, node), (axis, len(dims), picked), t)
     return [Adjoint(name, dims)]
-
-
-def _is_order(indices: np.ndarray, length: int) -> bool:
-    return indices.shape == (length,) and len(set((indices % length).tolist())) == length
 
 
 def _one_picked(gradient: str, index: str, axis: int, dims: Dims, t: Tape) -> str:

@@ -235,7 +235,11 @@ class TrainingConfig(Section, Constants[TrainingConstants]):
     replay: int = Field(
         5000, ge=0, description="size of the replay memory: samples drawn evenly from everything learned"
     )
-    new_share: Share = Field(0.25, description="share of new samples in a batch; the rest comes from memory")
+    new_share: Share = Field(
+        0.25,
+        description="share of new samples in a batch; the rest comes from memory. When absent, runs with"
+        " classes use less while fewer than 15 % of predictions are wrong, down to 0.075 at none",
+    )
 
     def guard_rules(self) -> GuardRules:
         """Return the rules of the training guards; the command `train` ignores them."""

@@ -59,12 +59,15 @@ class Plant:
 
 
 class Answering:
-    """What a scheduler asks of the predictor: its schema, and whether it knows a second class."""
+    """What a scheduler asks of the predictor: the share of wrong answers, and about its classes."""
 
     knows_one_class = False
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
+    def __init__(self, error: float | None, schema: Schema) -> None:
+        self._error, self.schema = error, schema
+
+    def live_error(self) -> float | None:
+        return self._error
 
 
 class Constant:
@@ -86,6 +89,7 @@ class Desk:
         plant: Plant,
         consumed: int = 0,
         bundle: str = "one",
+        error: float | None = None,
         conditions: Conditions | None = None,
     ) -> None:
         self.clock = VirtualClock(1.7e9)
@@ -99,7 +103,7 @@ class Desk:
             registry=self.registry,
             samples=plant.log,
             client=TrainerClient(plant.config),
-            predictor=cast("Predictor", Answering(plant.config.stream.to_schema())),
+            predictor=cast("Predictor", Answering(error, plant.config.stream.to_schema())),
             bundle=bundle,
             events=self.events,
             clock=self.clock,

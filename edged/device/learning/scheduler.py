@@ -36,7 +36,7 @@ from edged.domain.training.trainer_messages import (
     RunRequest,
 )
 from edged.domain.training.training_run import RunCause, RunEnd, RunOptions, RunResult
-from edged.domain.training.triggers import DriftReaction, Triggers
+from edged.domain.training.triggers import LearningPolicy, Triggers
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.registry import Registry
@@ -78,9 +78,10 @@ class TrainingScheduler:
     The daemon calls `step` from its learning thread, a replay in between samples.
 
     `registry` records runs, and knows how far was learned and which failures there were. `predictor` knows
-    how many classes have labels. `bundle` is the fingerprint of what is trained: earlier failures of another
-    bundle do not count. Without `conditions` only the time is known. `unfinished` is the run of an earlier
-    process that was cut off, until a run has continued it or taken its place.
+    how many classes have labels, and how many answers were wrong. `bundle` is the fingerprint of what is
+    trained: earlier failures of another bundle do not count. Without `conditions` only the time is known.
+    `unfinished` is the run of an earlier process that was cut off, until a run has continued it or taken its
+    place.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class TrainingScheduler:
         same = kept is not None and kept["bundle"] == bundle
         self.backoff = FailureBackoff.recalled(backoff_rules(config.training), kept if same else None)
         self.triggers.back_off(clock.monotonic(), self.backoff.wait)
-        self.reaction = DriftReaction()
+        self.policy = LearningPolicy()
         self.budget = stored_budget(registry)
         self.waiting_for: tuple[str, ...] = ()
         self._retry_after = config.training.constants.retry_after
@@ -138,6 +139,7 @@ class TrainingScheduler:
         self.engine: str = training.engine
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)
+        self._follows_error = "new_share" not in training.model_fields_set
 
     def new(self) -> int:
         """Labelled samples that no run has learned from."""
@@ -164,7 +166,7 @@ class TrainingScheduler:
             self.triggers.warned = True
             return
         self.triggers.drifted = True
-        self.reaction.drifted()
+        self.policy.drifted()
 
     def fallen(self) -> None:
         """Live quality has fallen."""
@@ -235,13 +237,14 @@ class TrainingScheduler:
     ) -> RunResult | None:
         """One run now. A failure is recorded and reported, and holds back the next one for a while.
 
-        A run that asks for nothing takes the options of the reaction to a drift. With `resumes` it continues
+        A run that asks for nothing goes by the learning policy. With `resumes` it continues
         a run that was cut off; None: unless a command starts it. `ended` says afterwards how it went; it is
         None when the disk did not let it begin.
         """
         self.ended = None
         if options == USUAL:
-            options = self.reaction.options(*self._usual)
+            error = self._predictor.live_error() if self._follows_error else None
+            options = self.policy.options(*self._usual, error)
         try:
             with self.client.turn(trigger):
                 return self._train(trigger, options, observer, asked_by, resumes)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.serve")
 
 COVERED = 2000  # newest sets of which it is told how many contained the label
+ENOUGH_LABELS = 100  # for a share of wrong answers to say something
 
 
 class Predictor:
@@ -376,6 +377,11 @@ class Predictor:
     def configure(self, gate: GateConfig) -> None:
         """Watch probations by other rules, from the next on."""
         self._gate = gate
+
+    def live_error(self) -> float | None:
+        """Return the share of the newest answers that were wrong; None for values and for few labels."""
+        known = self.schema.task == "classify" and self.quality.count >= ENOUGH_LABELS
+        return self.quality.mean if known else None
 
     def live_quality(self) -> QualityFigures:
         """Measure the newest labelled predictions, and with `serving.coverage` their sets."""

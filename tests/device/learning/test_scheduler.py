@@ -55,6 +55,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> byt
 # ---- the process -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("chosen", "asked"), [({}, {"new_share": pytest.approx(0.075)}), ({"new_share": 0.25}, {})]
+)
+def test_where_answers_are_right_a_run_takes_fewer_new_rows_unless_their_share_is_configured(
+    tmp_path: Path, bundle: Bundle, chosen: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    desk = Desk(Plant(tmp_path, bundle, steps=5, **chosen), error=0.0)
+    with closing(desk.scheduler.client):
+        assert desk.scheduler.step() is not None
+    assert desk.registry.runs(1)[0].request.to_json() == asked
+
+
 def test_one_process_does_run_after_run(tmp_path: Path, bundle: Bundle) -> None:
     plant, ear = Plant(tmp_path, bundle), Ear()
     with closing(plant.process()) as process:

@@ -311,6 +311,7 @@ def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
         outlet.loop.label(late)  # a second time they do not count
         outlet.loop.label([LabelUpdate(9999, 1.0, 0.0)])  # nor do those of samples never answered
     assert predictor.live_quality().to_json().items() >= {"accuracy": 0.75, "labelled": 80}.items()
+    assert predictor.live_error() is None, "so few say nothing"
 
 
 @pytest.mark.parametrize(
@@ -394,6 +395,7 @@ def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_pa
     assert [p["id"] for p in outlet.published] == [f"1-{offset}" for offset in range(1, 101)]
     assert (outlet.loop.errors, outlet.outcomes) == (0, [])
     assert predictor.live_quality().to_json().items() >= {"accuracy": 1.0, "labelled": 100}.items()
+    assert predictor.live_error() == 0.0
 
 
 def test_the_newest_label_known_at_a_prediction_is_what_repeating_would_have_answered(tmp_path: Path) -> None:

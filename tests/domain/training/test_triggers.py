@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from edged.domain.training.training_run import RunOptions
-from edged.domain.training.triggers import FEWEST, DriftReaction, Triggers
+from edged.domain.training.triggers import FEWEST, LearningPolicy, Triggers
 
 
 def decide(triggers: Triggers, new: int, monotonic: float) -> str | None:
@@ -94,14 +96,22 @@ def test_what_is_wanted_stays_wanted_while_something_holds_it_back() -> None:
 
 
 def test_after_a_drift_some_runs_learn_harder_and_remember_less() -> None:
-    reaction = DriftReaction(runs=2)
-    assert reaction.options(1e-3, 0.25) == RunOptions()
-    reaction.drifted()
+    policy = LearningPolicy(runs=2)
+    assert policy.options(1e-3, 0.25) == RunOptions()
+    policy.drifted()
     harder = RunOptions(learning_rate=2e-3, new_share=0.5)
-    assert [reaction.options(1e-3, 0.25) for _ in range(3)] == [harder, harder, RunOptions()]
+    assert [policy.options(1e-3, 0.25) for _ in range(3)] == [harder, harder, RunOptions()]
 
 
 def test_a_drift_never_lowers_the_share_of_new_rows() -> None:
-    reaction = DriftReaction()
-    reaction.drifted()
-    assert reaction.options(1e-3, 0.9).new_share == 0.9
+    policy = LearningPolicy()
+    policy.drifted()
+    assert policy.options(1e-3, 0.9).new_share == 0.9
+
+
+def test_where_answers_are_right_new_rows_count_for_less_and_a_drift_comes_before_that() -> None:
+    policy = LearningPolicy(runs=1)
+    shares = [policy.options(1e-3, 0.25, error).new_share or 0.25 for error in (0.0, 0.075, 0.15, 0.9)]
+    assert shares == [pytest.approx(share) for share in (0.075, 0.1625, 0.25, 0.25)]
+    policy.drifted()
+    assert policy.options(1e-3, 0.25, 0.0).new_share == 0.5

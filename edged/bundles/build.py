@@ -21,12 +21,12 @@ from edged import __version__
 from edged.bundles.autodiff.shapes import sizes_of
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, tensor_of, value_info
-from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, size_of, values_of
+from edged.bundles.graph.external_data import set_apart, values_of
 from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.inspect import BundleReport, inspect
 from edged.bundles.losses.objective import Loss, Objective, keeps_all_outputs, objective
-from edged.bundles.preflight import TOO_LARGE, Obstacle, lacking, obstacles, refusal, refuse_other_rows
+from edged.bundles.preflight import Obstacle, lacking, obstacles, refusal, refuse_other_rows
 from edged.bundles.source.axes import check_outputs, fix_sequence, refuse_open
 from edged.bundles.source.classifiers import class_names, warn_about_probabilities
 from edged.bundles.source.normalise import conform, parameter_names, read_model
@@ -112,8 +112,6 @@ class BuildRequest:
     seed
         Noted in the bundle: the seed the model was initialised from, and from which the portable engine
         draws the noise of its steps.
-    external_above
-        Bytes of parameters from which on they are written into a file of their own, `checkpoint.data`.
 
     Raises
     ------
@@ -135,7 +133,6 @@ class BuildRequest:
     sequence: int | None = None
     checkpoint: str = "full"
     seed: int | None = None
-    external_above: int = MOST
 
     def __post_init__(self) -> None:
         for where, chosen, known in (
@@ -216,7 +213,7 @@ class _Plan:
     def __init__(self, request: BuildRequest, add_note: AddNote) -> None:
         self.request = request
         library = None if request.library is None else read_model(request.library)
-        given = read_model(request.model, request.external_above)
+        given = read_model(request.model)
         if request.sequence is not None:
             fix_sequence(given, request.sequence, add_note)
         self.statistics, rows = _statistics(given, request, add_note)
@@ -225,8 +222,7 @@ class _Plan:
         self.model = conform(
             given, all_outputs=keeps_all_outputs(request.loss), library=library, add_note=add_note
         )
-        self.elsewhere = any(map(is_elsewhere, before.graph.initializer))
-        if self.statistics is None and library is None and not self.elsewhere:
+        if self.statistics is None and library is None:
             check_outputs(before, self.model, rows, add_note)
         self.model.producer_name = "edged"
         self.trainable, self.frozen = self._selected(add_note)
@@ -235,7 +231,7 @@ class _Plan:
         self.objective = self._objective(add_note)
         self.input = tensor_of(self.model.graph.input[0])
         self.network = self._with_loss()
-        self.gradients = None if self.elsewhere else self._differentiate()
+        self.gradients = self._differentiate()
         self.obstacles = self._obstacles()
 
     def write(self, folder: Path) -> None:
@@ -251,7 +247,7 @@ class _Plan:
             )
         raw_parameters(self.model, (*self.trainable, *self.frozen))
         onnx.save(inference_form(self.model), str(folder / INFERENCE))
-        if request.engine == "portable" and self.gradients is not None:
+        if request.engine == "portable":
             steps = self.gradients.steps(inference_form(self.network), request.optimizer)
             portable = add_step_graph(
                 folder, steps, self.gradients.source, request.optimizer, seed=request.seed or 0
@@ -322,7 +318,7 @@ class _Plan:
         return Differentiated(source)
 
     def _obstacles(self) -> list[Obstacle]:
-        request, refused = self.request, {} if self.gradients is None else self.gradients.refused
+        request, refused = self.request, self.gradients.refused
         judged = self.network if self.objective.name == CUSTOM else self.trained
         found = [
             *obstacles(judged, refused, self.trainable, request.engine),
@@ -330,16 +326,15 @@ class _Plan:
         ]
         if refused and not found:  # in a named loss
             raise next(iter(refused.values()))
-        return [*found, TOO_LARGE] if self.elsewhere and request.engine == "portable" else found
+        return found
 
     def _write_parameters(self, folder: Path, files: list[str]) -> list[str]:
-        """Write the initial parameters; the file that holds them, where it is one of their own."""
+        """Write the initial parameters; return the file that holds them, where it is one of their own."""
         trainable, frozen = (values_of(self.model.graph, names) for names in (self.trainable, self.frozen))
         held = TrainingCheckpoint(trainable, frozen, nominal=self.request.checkpoint == "nominal")
         name = onnxruntime_generator.CHECKPOINT
         path = folder / name if name in files else None
-        size = size_of(self.model.graph, (*trainable, *frozen))
-        if held.nominal or size > self.request.external_above:
+        if held.nominal:
             return [set_apart(path, folder / INFERENCE, held)]
         if path is not None:
             path.write_bytes(dump(held))

@@ -79,11 +79,6 @@ class Obstacle(Message):
         return BundleError(what, where=f"node {self.node}" if self.node else "", remedy=self.remedy)
 
 
-TOO_LARGE = Obstacle(
-    "", "", "the parameters are more than a step graph can be made from", "build with --engine native"
-)
-
-
 def obstacles(
     model: onnx.ModelProto, refused: Mapping[str, BundleError], trainable: Sequence[str], engine: str
 ) -> list[Obstacle]:

@@ -14,7 +14,7 @@ from edged.domain.training.message import Message, SparseMessage
 
 REBUILD = "build the bundle again with `edged artifacts build`"
 # Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.
-PARAMETERS, CHECKPOINT_DATA = "parameters.safetensors", "checkpoint.data"
+PARAMETERS = "parameters.safetensors"
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,6 @@ class BundleContents(Message):
     def checkpoint(self) -> Path:
         """Path of the initial parameters."""
         return self.path / "checkpoint"
-
-    @property
-    def apart(self) -> bool:
-        """Whether parameters lie in a file of their own, to which the base model refers."""
-        return not self.files.keys().isdisjoint((PARAMETERS, CHECKPOINT_DATA))
 
     @property
     def parameters_file(self) -> Path | None:

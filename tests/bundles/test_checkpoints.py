@@ -16,11 +16,12 @@ import pytest
 import safetensors.numpy
 from onnx import TensorProto, numpy_helper
 
+from edged.bundles.graph import external_data
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
 from edged.bundles.source.standardise import Statistics
 from edged.cli.doctor import examine
-from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
+from edged.domain.bundle_contents import PARAMETERS
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
@@ -44,7 +45,6 @@ X = RNG.standard_normal((9, 4)).astype(np.float32)
 Y = RNG.integers(0, 2, 9)
 FORMS: Mapping[str, dict[str, Any]] = {
     PARAMETERS: {"checkpoint": "nominal"},
-    CHECKPOINT_DATA: {"external_above": 0},
 }
 
 
@@ -125,8 +125,8 @@ def test_it_verifies_and_is_read_back(tmp_path: Path, form: str, engine: str) ->
 @needs_native
 def test_upstreams_own_api_loads_what_we_write(native: Bundle, tmp_path: Path) -> None:
     api = training_api.load("api")
-    nominal, outside = (built(tmp_path / name, engine="native", **FORMS[name]) for name in FORMS)
-    state = api.CheckpointState.load_checkpoint(str(outside.checkpoint))
+    nominal = built(tmp_path / "nominal", engine="native", **FORMS[PARAMETERS])
+    state = api.CheckpointState.load_checkpoint(str(native.checkpoint))
     expected = {name: parameter.data for name, parameter in state.parameters}
     for name, value in open_engine("native", native).parameters().items():
         np.testing.assert_array_equal(expected[name], value)
@@ -287,26 +287,16 @@ def test_a_model_with_external_data_becomes_the_same_bundle(tmp_path: Path) -> N
     assert outside.fingerprint == inside.fingerprint
 
 
-@needs_native
-def test_values_that_are_too_many_stay_in_their_file_until_they_are_written(tmp_path: Path) -> None:
-    """The way of a model above 2 GB, with a limit of 1 MB: for the native engine, as no message holds it."""
-    model = with_external_data(tmp_path / "m")
-    given: dict[str, Any] = {"loss": "mse", "external_above": 1 << 20}
-    with pytest.raises(BundleError, match=r"more than a step graph can be made from .*--engine native"):
-        build(model, tmp_path / "b", **given)
-    bundle = build(model, tmp_path / "b", engine="native", **given)
-    whole = build(mlp(600, 2, (600,), seed=1), tmp_path / "c", loss="mse", engine="native")
-    x, y = RNG.standard_normal((4, 600)).astype(np.float32), RNG.standard_normal((4, 2)).astype(np.float32)
-    engines = [open_engine("native", each) for each in (bundle, whole)]
-    assert engines[0].step(x, y).loss == engines[1].step(x, y).loss
-    assert verify(bundle.path).ok
-
-
-@pytest.mark.parametrize("limit", [0, 1 << 30])
-@pytest.mark.parametrize("place", ["../weights.bin", "absolute", "."])
-def test_external_data_outside_of_the_models_directory_is_refused(
-    tmp_path: Path, place: str, limit: int
+def test_more_values_than_one_message_holds_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(external_data, "MOST", 1000)
+    with pytest.raises(BundleError, match=r"has 1,\d+ bytes of values, 1,000 can be built from"):
+        build(with_external_data(tmp_path / "m", 16), tmp_path / "b", loss="mse")
+
+
+@pytest.mark.parametrize("place", ["../weights.bin", "absolute", "."])
+def test_external_data_outside_of_the_models_directory_is_refused(tmp_path: Path, place: str) -> None:
     path = with_external_data(tmp_path / "m", 20)
     (tmp_path / "weights.bin").write_bytes((tmp_path / "m" / "weights.bin").read_bytes())
     place = str(tmp_path / "weights.bin") if place == "absolute" else place
@@ -315,7 +305,7 @@ def test_external_data_outside_of_the_models_directory_is_refused(
         next(entry for entry in tensor.external_data if entry.key == "location").value = place
     path.write_bytes(model.SerializeToString())
     with pytest.raises(BundleError, match="outside of the model's directory"):
-        build(path, tmp_path / "b", loss="mse", external_above=limit)
+        build(path, tmp_path / "b", loss="mse")
 
 
 def test_external_data_that_is_missing_or_short_is_one_clear_line(tmp_path: Path) -> None:

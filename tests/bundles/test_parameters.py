@@ -26,10 +26,8 @@ from tests.installed import needs_native
 FORMS: dict[str, dict[str, Any]] = {
     "portable": {},
     "nominal": {"checkpoint": "nominal"},
-    "apart": {"external_above": 0},
     "native": {"engine": "native"},
     "native, nominal": {"engine": "native", "checkpoint": "nominal"},
-    "native, apart": {"engine": "native", "external_above": 0},
 }
 
 

@@ -18,7 +18,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.autodiff.tape import BATCH, Dim, Dims, TensorInfo
 from edged.bundles.graph.edit import shape_of, subgraphs
-from edged.bundles.graph.external_data import is_elsewhere
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
@@ -98,7 +97,7 @@ def constants(graph: onnx.GraphProto, but: Iterable[str] = ()) -> dict[str, NDAr
     values = {
         str(tensor.name): numpy_helper.to_array(tensor)
         for tensor in graph.initializer
-        if tensor.name not in left and not is_elsewhere(tensor)
+        if tensor.name not in left
     }
     for node in graph.node:
         if node.op_type == "Constant" and (value := _constant(node)) is not None:

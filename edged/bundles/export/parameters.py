@@ -148,9 +148,8 @@ def _put_bundle(bundle: Bundle, changed: ModelContents, ready: Mapping[str, Floa
 
 def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats]) -> None:
     checkpoint = bundle.checkpoint if bundle.checkpoint.is_file() else None
-    if bundle.apart:
-        nominal = bundle.parameters_file is not None
-        set_apart(checkpoint, bundle.inference_model, replace(held, nominal=nominal))
+    if bundle.parameters_file is not None:
+        set_apart(checkpoint, bundle.inference_model, replace(held, nominal=True))
         return
     if checkpoint is not None:
         checkpoint.write_bytes(training_checkpoint.dump(held))

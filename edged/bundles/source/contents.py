@@ -18,7 +18,7 @@ from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import DecodeError, opset_of, tensor_of
 from edged.bundles.graph.external_data import values_of
 from edged.bundles.source.normalise import read_model
-from edged.domain.bundle_contents import CHECKPOINT_DATA, FileEntry, Tensor
+from edged.domain.bundle_contents import FileEntry, Tensor
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import Property, TrainingCheckpoint
 from edged.engines.portable.state import STATE_FILE
@@ -68,8 +68,7 @@ def held_in(path: Path) -> ModelContents:
         raise BundleError("is neither a bundle nor a checkpoint", where=str(path))
     found = _of_checkpoint(file)
     is_alone = not path.is_dir() or (path / onnxruntime_generator.TRAINING).is_file()
-    in_two = file.with_name(file.name + training_checkpoint.DATA).is_file()
-    return ModelContents(**{**vars(found), "checkpoint": file if is_alone and not in_two else None})
+    return ModelContents(**{**vars(found), "checkpoint": file if is_alone else None})
 
 
 def _of_bundle(bundle: Bundle) -> ModelContents:
@@ -156,7 +155,7 @@ def describe_upstream(path: Path) -> Bundle:
         frozen=tuple(held.frozen),
         opset=opset_of(evaluation),
         engine="native",
-        files={name: FileEntry.of(path / name) for name in _files(path)},
+        files={name: FileEntry.of(path / name) for name in onnxruntime_generator.FILES},
         more_outputs=tuple(outputs[1:]),
     )
 
@@ -164,7 +163,7 @@ def describe_upstream(path: Path) -> Bundle:
 def adopt_upstream(path: Path, into: Path) -> tuple[Bundle, list[str]]:
     """A readable copy of the artifacts in directory `into`, and notes about what had to be changed."""
     notes = []
-    for name in _files(path):
+    for name in onnxruntime_generator.FILES:
         shutil.copyfile(path / name, into / name)
         if name.endswith(".onnx") and (old := onnxruntime_generator.make_readable(into / name)) is not None:
             notes.append(
@@ -180,11 +179,6 @@ def load_graph(path: Path) -> onnx.ModelProto:
         return onnx.load(str(path))
     except (DecodeError, OSError) as problem:
         raise CorruptError("cannot be read as an ONNX graph", where=str(path)) from problem
-
-
-def _files(path: Path) -> list[str]:
-    """Its files; a checkpoint above 2 GB is two."""
-    return [*onnxruntime_generator.FILES, *(name for name in (CHECKPOINT_DATA,) if (path / name).is_file())]
 
 
 def _checkpoint(path: Path) -> TrainingCheckpoint:

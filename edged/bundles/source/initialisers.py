@@ -11,7 +11,6 @@ from onnx import TensorProto, numpy_helper
 
 from edged.bundles.autodiff.rules.recurrent import STATES
 from edged.bundles.graph.edit import reads
-from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of, constant_node
 
 # What keeps zeros zeros, whatever shape it gives them.
@@ -65,7 +64,7 @@ def _shared(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]
 
 
 def _is_uniform(tensor: onnx.TensorProto) -> bool:
-    if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) == 0 or is_elsewhere(tensor):
+    if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) == 0:
         return False
     values = numpy_helper.to_array(tensor)
     return values.size > 0 and bool((values == values.flat[0]).all())
@@ -122,7 +121,7 @@ def fix_settings(graph: onnx.GraphProto) -> None:
 
 
 def _is_mask(tensor: onnx.TensorProto) -> bool:
-    if len(tensor.dims) < 2 or is_elsewhere(tensor):
+    if len(tensor.dims) < 2:
         return False
     return bool(numpy_helper.to_array(tensor).min(initial=0) <= _HIDDEN)
 
@@ -174,7 +173,7 @@ def _zero_tensors(graph: onnx.GraphProto) -> set[str]:
 
 def is_zero(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor that is in the model is nothing but zeros."""
-    return not is_elsewhere(tensor) and not numpy_helper.to_array(tensor).any()
+    return not numpy_helper.to_array(tensor).any()
 
 
 def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:

@@ -23,7 +23,6 @@ from edged.bundles.graph.edit import (
     shape_of,
     shortened,
 )
-from edged.bundles.graph.external_data import MOST
 from edged.bundles.source import axes, classifiers, initialisers, inputs
 from edged.bundles.source.choices import fold_choices
 from edged.bundles.source.classifiers import refuse_finished
@@ -39,17 +38,15 @@ if TYPE_CHECKING:
 _PYTORCH = (".pt", ".pt2", ".pth")
 
 
-def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelProto:
-    """A private copy of the model, or the model in file `source`.
-
-    What of it is in other files, and more than `most` bytes, stays there.
+def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
+    """A private copy of the model, or the model in file `source`, with what of it is in other files.
 
     Raises BundleError when the file cannot be read as an ONNX model.
     """
     if not isinstance(source, (str, Path)):
         return copy.deepcopy(source)
     try:
-        return external_data.load(Path(source), most)
+        return external_data.load(Path(source))
     except OSError as problem:
         raise BundleError(f"cannot be read: {problem.strerror}", where=str(source)) from problem
     except (DecodeError, *ERRORS) as problem:

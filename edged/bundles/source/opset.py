@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, version_converter
 
-from edged.bundles.graph import external_data
 from edged.bundles.graph.edit import opset_of
 from edged.bundles.graph.network import IR_VERSION, OPSET
 from edged.bundles.graph.writer import constant_node
@@ -76,8 +75,6 @@ def trainable_form(model: onnx.ModelProto) -> onnx.ModelProto:
 def _converted(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     if opset_of(model) == version:
         return model
-    if any(map(external_data.is_elsewhere, model.graph.initializer)):
-        raise _refusal(model, f" and is too large to be converted to {version}")
     try:
         return version_converter.convert_version(model, version)
     except ERRORS as problem:

@@ -12,7 +12,6 @@ from onnx import numpy_helper
 
 from edged.bundles.autodiff.tape import NOISE, WEIGHTS
 from edged.bundles.graph.edit import CONTRIB_DOMAIN
-from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
 from edged.bundles.step_graph.builder import PULL, SQUARES, StepGraph
@@ -91,9 +90,7 @@ def raw_parameters(model: onnx.ModelProto, names: Iterable[str]) -> None:
     """Let the named initializers hold their values as raw bytes, whatever form they came in."""
     wanted = set(names)
     for tensor in model.graph.initializer:
-        if tensor.name not in wanted or is_elsewhere(tensor):
-            continue
-        if not tensor.HasField("raw_data"):
+        if tensor.name in wanted and not tensor.HasField("raw_data"):
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
 
 

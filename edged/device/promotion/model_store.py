@@ -10,7 +10,7 @@ import numpy as np
 from edged.clock import Clock
 from edged.config import Config
 from edged.device.promotion.evaluator import GateEvaluation, line_of
-from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
+from edged.domain.bundle_contents import PARAMETERS
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
@@ -140,7 +140,7 @@ class ModelStore:
             )
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)
-        if any(base_model.with_name(name).is_file() for name in (PARAMETERS, CHECKPOINT_DATA)):
+        if base_model.with_name(PARAMETERS).is_file():
             from edged.engines.onnx.fields import (
                 whole_model,  # few bundles keep parameters in such a file
             )

@@ -4,8 +4,7 @@ A FlatBuffer with identifier `ODTC`; tables and fields are those of onnxruntime 
 `onnxruntime/core/flatbuffers/schema/ort_training_checkpoint.fbs` and `ort.fbs`. Only what float32 checkpoints
 hold is covered.
 
-A nominal checkpoint names the parameters and holds no values. Where the values are too much for a FlatBuffer,
-they lie in a second file, `<checkpoint>.data`.
+A nominal checkpoint names the parameters and holds no values.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ FLOAT = 1
 GROUP = "group0"
 # What the field holds at the beginning; the rate in use is set before every update.
 INITIAL_RATE = 1e-3
-# What the name of the second file ends in.
-DATA = ".data"
 
 Floats = NDArray[np.float32]
 Property = int | float | str
@@ -58,19 +55,15 @@ class TrainingCheckpoint:
 
 
 def read(path: Path) -> TrainingCheckpoint:
-    """Read the checkpoint in a file, and in the one beside it where there is one.
+    """Read the checkpoint in a file.
 
-    Raises FormatError when it is damaged or holds something else than float32 tensors; OSError when a file
-    cannot be read.
+    Raises FormatError as `load`; OSError when the file cannot be read.
     """
-    data = path.with_name(path.name + DATA)
-    return load(path.read_bytes(), np.memmap(data, np.uint8, "r") if data.is_file() else None)
+    return load(path.read_bytes())
 
 
-def load(content: bytes, data: NDArray[np.uint8] | None = None) -> TrainingCheckpoint:
+def load(content: bytes) -> TrainingCheckpoint:
     """Read a checkpoint; FormatError when it is damaged or holds something else than float32 tensors.
-
-    `data` are the bytes of its second file.
 
     >>> checkpoint = TrainingCheckpoint({"w": np.ones((2, 3), np.float32)}, {}, step=7)
     >>> load(dump(checkpoint)).trainable["w"].shape
@@ -79,29 +72,28 @@ def load(content: bytes, data: NDArray[np.uint8] | None = None) -> TrainingCheck
     if content[4:8] != IDENTIFIER:
         raise FormatError("it has another beginning")
     try:
-        return _checkpoint(_Table(content, struct.unpack_from("<I", content)[0]), data)
+        return _checkpoint(_Table(content, struct.unpack_from("<I", content)[0]))
     except FormatError:
         raise
     except (struct.error, ValueError, IndexError, TypeError) as problem:
         raise FormatError("it ends too early, or points outside of itself") from problem
 
 
-def _checkpoint(table: _Table, data: NDArray[np.uint8] | None) -> TrainingCheckpoint:
+def _checkpoint(table: _Table) -> TrainingCheckpoint:
     if table.number(0, N.Int32Flags) != VERSION:
         raise FormatError(f"its version is {table.number(0, N.Int32Flags)}, not {VERSION}")
     module = table.table(1)
     if module is None:
         raise FormatError("its parameters are missing")
     nominal, groups = bool(module.number(2, N.BoolFlags)), table.tables(2)
-    outside = bool(module.number(3, N.BoolFlags))
-    if outside and data is None:
-        raise FormatError(f"its parameters are in another file, which is missing: *{DATA}")
-    decode = _named if nominal else partial(_tensor, data=data if outside else None)
+    if module.number(3, N.BoolFlags):
+        raise FormatError("its parameters are in another file, as those of models above 2 GB")
+    decode = _named if nominal else _tensor
     return TrainingCheckpoint(
         trainable=dict(decode(item) for item in module.tables(0)),
         frozen=dict(decode(item) for item in module.tables(1)),
         moments={
-            state.text(0): [_tensor(item, data if outside else None)[1] for item in state.tables(1)]
+            state.text(0): [_tensor(item)[1] for item in state.tables(1)]
             for group in groups
             for state in group.tables(3)
         },
@@ -123,14 +115,9 @@ def _named(table: _Table) -> tuple[str, Floats]:
     return table.text(0), np.empty(0, np.float32)
 
 
-def _tensor(table: _Table, data: NDArray[np.uint8] | None) -> tuple[str, Floats]:
-    name, shape = table.text(0), table.longs(2)
-    size = 4 * math.prod(shape)
-    raw: Any = table.raw(4)
-    if data is not None and not raw:
-        start = int(table.number(6, N.Int64Flags))
-        raw = data[start : start + size] if start >= 0 else raw
-    if table.number(3, N.Int32Flags) != FLOAT or len(raw) != size:
+def _tensor(table: _Table) -> tuple[str, Floats]:
+    name, shape, raw = table.text(0), table.longs(2), table.raw(4)
+    if table.number(3, N.Int32Flags) != FLOAT or len(raw) != 4 * math.prod(shape):
         raise FormatError(f"{name!r} is no whole float32 tensor")
     return name, np.frombuffer(raw, "<f4").astype(np.float32).reshape(shape)
 
@@ -185,19 +172,17 @@ class _Table:
         return [_Table(self._content, self._table.Indirect(start + 4 * i)) for i in range(length)]
 
 
-def dump(checkpoint: TrainingCheckpoint, places: Mapping[str, int] | None = None) -> bytes:
-    """Return the checkpoint as onnxruntime reads it; equal ones give equal bytes.
-
-    With `places` the values of parameters are in its second file, and begin there at these bytes.
-    """
+def dump(checkpoint: TrainingCheckpoint) -> bytes:
+    """Return the checkpoint as onnxruntime reads it; equal ones give equal bytes."""
     to = Builder()
-    form = partial(_write_parameter, to, nominal=checkpoint.nominal, places=places)
+    form = partial(_write_tensor, to, named=checkpoint.nominal)
     module = [
         _write_vector(to, [form(*item) for item in sorted(parameters.items())])
         for parameters in (checkpoint.trainable, checkpoint.frozen)
     ]
-    flags = [(N.BoolFlags, checkpoint.nominal), (N.BoolFlags, places is not None)]
-    fields = [(N.Int32Flags, VERSION), (None, _write_table(to, [*((None, one) for one in module), *flags]))]
+    lists = [(None, one) for one in module]
+    held = _write_table(to, [*lists, (N.BoolFlags, checkpoint.nominal)])
+    fields = [(N.Int32Flags, VERSION), (None, held)]
     groups = _write_vector(to, [_write_group(to, checkpoint)]) if checkpoint.moments else 0
     properties = _write_properties(to, checkpoint.properties) if checkpoint.properties else 0
     to.Finish(_write_table(to, [*fields, (None, groups), (None, properties)]), IDENTIFIER)
@@ -222,38 +207,18 @@ def _write_vector(to: Builder, tables: Sequence[int]) -> int:
     return int(to.EndVector())
 
 
-def _write_tensor(
-    to: Builder, name: str, shape: Sequence[int], values: bytes | None, at: int | None = None
-) -> int:
-    """Write a tensor whose values are these, or begin at a byte of the second file."""
-    dims = to.CreateNumpyVector(np.array(shape, np.int64))
-    raw = 0 if values is None else to.CreateByteVector(values)
+def _write_tensor(to: Builder, name: str, value: Floats, *, named: bool = False) -> int:
+    """Write a tensor; one that is only named has no values."""
+    dims = to.CreateNumpyVector(np.array(() if named else value.shape, np.int64))
+    raw = to.CreateByteVector(b"" if named else value.astype("<f4").tobytes())
     fields = [(None, to.CreateString(name)), (None, 0), (None, dims), (N.Int32Flags, FLOAT), (None, raw)]
-    # A place of 0 is not absent: its field is there.
-    to.ForceDefaults(at is not None)
-    table = _write_table(to, fields if at is None else [*fields, (None, 0), (N.Int64Flags, at)])
-    to.ForceDefaults(False)
-    return table
-
-
-def _write_parameter(
-    to: Builder, name: str, value: Floats, *, nominal: bool, places: Mapping[str, int] | None
-) -> int:
-    if nominal:
-        return _write_tensor(to, name, (), b"")
-    if places is not None:
-        return _write_tensor(to, name, value.shape, None, places[name])
-    return _write_tensor(to, name, value.shape, value.astype("<f4").tobytes())
+    return _write_table(to, fields)
 
 
 def _write_group(to: Builder, checkpoint: TrainingCheckpoint) -> int:
     states = []
     for name, kept in sorted(checkpoint.moments.items()):
-        moments = [
-            _write_tensor(to, f"momentum{i}", value.shape, value.astype("<f4").tobytes())
-            for i, value in enumerate(kept)
-        ]
-        held = _write_vector(to, moments)
+        held = _write_vector(to, [_write_tensor(to, f"momentum{i}", value) for i, value in enumerate(kept)])
         states.append(_write_table(to, [(None, to.CreateString(name)), (None, held)]))
     held, group = _write_vector(to, states), to.CreateString(GROUP)
     numbers = [(N.Int64Flags, checkpoint.step), (N.Float32Flags, INITIAL_RATE)]

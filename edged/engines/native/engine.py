@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from edged.domain.bundle_contents import BundleContents
 from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.native import api
-from edged.engines.onnx.fields import LARGEST, input_names, whole_model, write_parameters
+from edged.engines.onnx.fields import input_names, whole_model, write_parameters
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import onnxruntime
@@ -189,8 +189,7 @@ class NativeEngine:
         The file is written in place: publishing it is the caller's part.
         """
         if self._bundle.inference_model.is_file():
-            # Upstream exports its evaluation graph, which is of the opset that is trained in. And of a
-            # checkpoint in two files it exports two again, only into the working directory.
+            # Upstream exports its evaluation graph, which is of the opset that is trained in.
             self._export_whole(path)
             return
         try:
@@ -202,12 +201,6 @@ class NativeEngine:
         values = self.parameters()
         content = bytearray(whole_model(self._bundle.inference_model, values))
         write_parameters(content, values)
-        if len(content) > LARGEST:
-            raise TrainingError(
-                f"the model has {len(content):,} bytes, a file of it holds {LARGEST:,}",
-                where=str(path),
-                remedy="its parameters can be taken out of the checkpoint",
-            )
         try:
             path.write_bytes(content)
         except OSError as problem:

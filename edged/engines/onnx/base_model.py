@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, BundleContents
+from edged.domain.bundle_contents import REBUILD, BundleContents
 from edged.engines.onnx.fields import parameters_within, whole_model, write_parameters
 from edged.errors import BundleError, CorruptError
 
@@ -58,9 +58,10 @@ class BaseModel:
     def _content(self) -> bytes:
         path = self._bundle.inference_model
         content = self._checked(path)
-        if any(self._checked(path.with_name(name)) for name in values_beside(self._bundle)):
-            content = whole_model(path)
-        return content
+        if self._bundle.parameters_file is None:
+            return content
+        self._checked(self._bundle.parameters_file)
+        return whole_model(path)
 
     def _checked(self, path: Path) -> bytes:
         """The content of a file, which must be what the bundle says."""
@@ -72,8 +73,3 @@ class BaseModel:
         if entry is not None and entry.sha256 != hashlib.sha256(content).hexdigest():
             raise CorruptError("the file is not what bundle.json says", where=str(path), remedy=REBUILD)
         return content
-
-
-def values_beside(bundle: BundleContents) -> list[str]:
-    """The file beside the inference model that holds its values, where it holds none."""
-    return [name for name in (PARAMETERS, CHECKPOINT_DATA) if name in bundle.files][:1]

@@ -130,10 +130,6 @@ def _values(model: bytes, name: str, held: dict[int, list[Field]]) -> NDArray[np
     return stored.reshape(shape).astype(np.float32)
 
 
-# Bytes of the largest message that protobuf reads.
-LARGEST = (1 << 31) - 1
-
-
 def whole_model(path: Path, instead: Mapping[str, NDArray[np.float32]] | None = None) -> bytes:
     """The model at `path` with the values of its external tensors in it; needs no `onnx`.
 

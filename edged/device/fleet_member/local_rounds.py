@@ -14,31 +14,28 @@ from typing import Any, TypeVar
 
 from edged.config import FleetConfig
 from edged.device.events import Extension
-from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
+from edged.device.fleet_member.round_executor import RoundExecutor
 from edged.device.learning.trainer_slot import StoppedRunError
-from edged.domain.events import Event, FleetDeclined, FleetFailed, FleetModelJudged, FleetTrained
+from edged.domain.events import FleetDeclined, FleetFailed, FleetModelJudged, FleetTrained
 from edged.domain.federated.round_orders import FitRequest, FleetModelResult, TrainedWeights, TrialRequest
 from edged.domain.training.weight_coding import Weights, fingerprint
 from edged.errors import EdgedError, NoDataError, RefusedError, UnavailableError
-from edged.logs import get_logger
 from edged.mqtt import weight_encoding
 from edged.storage.models.fleet import FleetModels
 
 R = TypeVar("R")
 
-log = get_logger("edged.member")
-
 
 class LocalRounds(Extension):
-    """Carries out requests one by one between training runs, on the learning thread of `host`.
+    """Carries out requests one by one between training runs, on the learning thread.
 
     Requests return a future at once. It raises RefusedError when the device declines, UnavailableError when
     the daemon or the run stops, other EdgedErrors when the request fails; see `TrainerClient.run`. It can be
     cancelled until the work has begun. Weights that the device returns are safetensors, float32.
     """
 
-    def __init__(self, config: FleetConfig, work: RoundExecutor, host: DeviceHost, state: Path) -> None:
-        self._config, self._work, self._host = config, work, host
+    def __init__(self, config: FleetConfig, work: RoundExecutor, state: Path) -> None:
+        self._config, self._work = config, work
         self._models = FleetModels(state)
         self._pending: set[Future[Any]] = set()
         self._stopping = False
@@ -77,14 +74,14 @@ class LocalRounds(Extension):
         trained = self._models.take_trained()
         if made.quality is None:
             raise RefusedError("the loss of the trained weights is not finite", where="fleet")
-        self._event(FleetTrained(settings.round, made.samples, made.steps, len(trained), made.norm))
+        self._work.event(FleetTrained(settings.round, made.samples, made.steps, len(trained), made.norm))
         return made, trained
 
     def _judge(self, trial: TrialRequest, weights: Weights) -> FleetModelResult:
         digest, model = self._kept(weights)
         found = self._work.judge(trial, digest, model)
         if trial.offer:
-            self._event(FleetModelJudged(trial.round, digest, found.taken, found.reason))
+            self._work.event(FleetModelJudged(trial.round, digest, found.taken, found.reason))
         if found.samples_judged == 0:
             raise NoDataError("no held-out labelled sample to judge weights on", where="sample log")
         if found.model is None:
@@ -118,23 +115,19 @@ class LocalRounds(Extension):
 
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
-        self._host.between_runs(job)
+        self._work.between_runs(job)
         return future
 
     def _fail(self, future: Future[R], number: int, problem: BaseException) -> None:
         if isinstance(problem, RefusedError | NoDataError):
-            self._event(FleetDeclined(number, problem.line()))
+            self._work.event(FleetDeclined(number, problem.line()))
             problem = RefusedError(problem.what, where=problem.where, remedy=problem.remedy)
         elif isinstance(problem, StoppedRunError):
             problem = UnavailableError("the run was stopped", where="fleet", remedy="try again later")
         elif isinstance(problem, EdgedError):
-            self._event(FleetFailed(number, problem.line()))
+            self._work.event(FleetFailed(number, problem.line()))
         with suppress(InvalidStateError):
             future.set_exception(problem)
-
-    def _event(self, event: Event) -> None:
-        log.info(event.name, **event.to_json())
-        self._host.event(event)
 
 
 def _stopping() -> UnavailableError:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 from edged import __version__
 from edged.clock import Clock
 from edged.config import FleetConfig
-from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
+from edged.device.fleet_member.round_executor import RoundExecutor
 from edged.device.fleet_member.traffic import ModelFetcher, UpdateSender
 from edged.device.fleet_member.transports import FleetTransport
 from edged.device.learning.trainer_slot import StoppedRunError
 from edged.domain.events import (
-    Event,
     FleetAccepted,
     FleetDeclined,
     FleetFailed,
@@ -59,7 +58,7 @@ log = get_logger("edged.member")
 class Member:
     """Takes part in the rounds of a fleet for the device with this name.
 
-    `host` calls `work` between training runs; models and updates are kept in the directory `state`.
+    `work` trains and judges between training runs; models and updates are stored in the directory `state`.
     """
 
     def __init__(
@@ -70,14 +69,13 @@ class Member:
         topics: FleetTopics,
         transport: FleetTransport,
         work: RoundExecutor,
-        host: DeviceHost,
         state: Path,
         clock: Clock,
     ) -> None:
         self._device, self._config, self._topics = device, config, topics
-        self._transport, self._work, self._host, self._clock = transport, work, host, clock
+        self._transport, self._work, self._clock = transport, work, clock
         self._models = FleetModels(state)
-        self._record = host.record
+        self._record = work.record
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._round: RoundAnnouncement | None = None
         self._updates = SentUpdates(state)
@@ -152,8 +150,8 @@ class Member:
 
     def _store(self) -> None:
         """Store the record if it has changed."""
-        if self._record != self._host.record:
-            self._host.store(self._record)
+        if self._record != self._work.record:
+            self._work.store(self._record)
 
     def _change(self, record: MembershipRecord) -> None:
         self._record = record
@@ -240,7 +238,7 @@ class Member:
         """Report once why the device takes no part in a round."""
         if self._declined != (announced.id, reason):
             self._declined = (announced.id, reason)
-            self._event(FleetDeclined(announced.round, reason))
+            self._work.event(FleetDeclined(announced.round, reason))
 
     def _why_not(self) -> str:
         if not self._config.train:
@@ -286,7 +284,7 @@ class Member:
                 self._queue.put(lambda: done(found))
 
         self._busy = True
-        self._host.between_runs(job)
+        self._work.between_runs(job)
 
     def _failed(self, name: str, problem: EdgedError | None) -> None:
         """A job has ended without a result; without a problem nothing is to blame."""
@@ -297,7 +295,7 @@ class Member:
         if not isinstance(problem, StorageError):  # of a disk no round is to blame
             self._failures[name] = self._failures.get(name, 0) + 1
         announced = self._round
-        self._event(FleetFailed(None if announced is None else announced.round, problem.line()))
+        self._work.event(FleetFailed(None if announced is None else announced.round, problem.line()))
         if name == (announced and announced.base.hash):
             self._models.remove(name)  # perhaps it came damaged
 
@@ -307,13 +305,13 @@ class Member:
         number, about = found.number, found.about
         window = self._round.window if self._round is not None else 0.0
         self._sender.add(number, about, self._clock.monotonic() + window * random.random())
-        self._event(FleetTrained(about.round, found.samples, found.steps, found.bytes, found.norm))
+        self._work.event(FleetTrained(about.round, found.samples, found.steps, found.bytes, found.norm))
         self._change(self._record.trained(about))
 
     def _acknowledge(self, payload: bytes) -> None:
         for update, refused in self._sender.acknowledge(payload):
             ended = update.about.round, update.sendings
-            self._event(FleetAccepted(*ended) if refused is None else FleetRefused(*ended, refused))
+            self._work.event(FleetAccepted(*ended) if refused is None else FleetRefused(*ended, refused))
             self._change(self._record.done_with(update.number))
 
     # ---- the fleet's model -----------------------------------------------------------------
@@ -330,7 +328,7 @@ class Member:
             return
         self._failures[base.hash] = self._failures[announced.id] = TRIES
         reason = f"its model has {base.bytes} bytes, at most {LARGEST_MODEL} are taken"
-        self._event(FleetFailed(announced.round, reason))
+        self._work.event(FleetFailed(announced.round, reason))
 
     def _add_part(self, topic: str, payload: bytes) -> None:
         self._transferred(len(payload))
@@ -343,7 +341,7 @@ class Member:
         self._busy = False
         self._publish_state()
         taken, reason = found.taken, found.reason
-        self._event(FleetModelJudged(announced.round, announced.base.hash, taken, reason))
+        self._work.event(FleetModelJudged(announced.round, announced.base.hash, taken, reason))
         before, model = found.before, found.model
         if announced.config.evaluate and before is not None and model is not None:
             report = Evaluation(
@@ -379,7 +377,3 @@ class Member:
             return
         if self._transport.publish(self._topics.state(self._device), state.payload(), retain=True):
             self._published = now, state
-
-    def _event(self, event: Event) -> None:
-        log.info(event.name, **event.to_json())
-        self._host.event(event)

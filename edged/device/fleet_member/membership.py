@@ -6,7 +6,7 @@ from edged.config.fleet import FleetConfig
 from edged.device.events import Events, Extension
 from edged.device.fleet_member.local_rounds import LocalRounds
 from edged.device.fleet_member.member import Member
-from edged.device.fleet_member.round_executor import DeviceHost, RoundExecutor
+from edged.device.fleet_member.round_executor import RoundExecutor
 from edged.device.fleet_member.transports import FleetTransport
 from edged.device.live_pipeline import LivePipeline
 from edged.domain.federated.messages import FleetTopics
@@ -35,12 +35,11 @@ class Membership(Extension):
         events: Events,
     ) -> None:
         config = pipeline.config
-        work = RoundExecutor(pipeline, fleet, bundles)
-        host = DeviceHost(pipeline.registry, pipeline.worker, events)
+        work = RoundExecutor(pipeline, fleet, bundles, events)
         self.local_rounds: LocalRounds | None = None
         self._member: Member | None = None
         if fleet.name is None:
-            self.local_rounds = LocalRounds(fleet, work, host, config.storage.dir)
+            self.local_rounds = LocalRounds(fleet, work, config.storage.dir)
             return
         topics = FleetTopics(fleet.name, config.mqtt.root)
         self._member = Member(
@@ -49,7 +48,6 @@ class Membership(Extension):
             topics=topics,
             transport=FleetTransport(session, topics, Keys(fleet.keys) if fleet.keys else None),
             work=work,
-            host=host,
             state=config.storage.dir,
             clock=pipeline.clock,
         )

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from edged.config.fleet import FleetConfig
 from edged.device.events import Events
-from edged.device.learning.worker import TrainingWorker
-from edged.device.pipeline import Pipeline
+from edged.device.live_pipeline import LivePipeline
 from edged.domain.events import Event
 from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.round_orders import (
@@ -32,8 +31,8 @@ from edged.domain.training.trainer_messages import TrainingOrder
 from edged.domain.training.training_run import RunCause, RunEnd
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import EdgedError
+from edged.logs import get_logger
 from edged.storage.models.installed_bundles import ActiveBundle
-from edged.storage.models.registry import Registry
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement
@@ -44,19 +43,46 @@ FRESH_SECONDS = 30.0  # that it is remembered which bundle trains
 LOCAL = "local"  # in the registry: source of a model that a program on this machine offered
 RECORD = "fleet"  # name of the registry's value
 
+log = get_logger("edged.member")
+
 
 class RoundExecutor:
     """Trains in rounds and judges the fleet's models.
 
     The trainer of `pipeline` trains and judges, its rollout brings the fleet's model into service. `train`
-    and `evaluate` take long; the member calls them within `DeviceHost.between_runs`.
+    and `evaluate` take long; the member calls them within `between_runs`.
     """
 
-    def __init__(self, pipeline: Pipeline, fleet: FleetConfig, bundles: ActiveBundle) -> None:
-        self._pipeline, self._fleet, self._bundles = pipeline, fleet, bundles
+    def __init__(
+        self, pipeline: LivePipeline, fleet: FleetConfig, bundles: ActiveBundle, events: Events
+    ) -> None:
+        self._pipeline, self._fleet, self._bundles, self._events = pipeline, fleet, bundles, events
         self._clock, self._registry = pipeline.clock, pipeline.registry
         self._scheduler = pipeline.scheduler
+        self._record = MembershipRecord.from_json(self._registry.get_value(RECORD) or {})
         self._fingerprint, self._read_at = "", float("-inf")
+
+    @property
+    def record(self) -> MembershipRecord:
+        """The membership record as it was last stored."""
+        return self._record
+
+    def store(self, record: MembershipRecord) -> None:
+        """Store the membership record durably.
+
+        Raises StorageError when the disk refuses.
+        """
+        self._registry.set_value(RECORD, record.to_json())
+        self._record = record
+
+    def between_runs(self, job: Callable[[], None]) -> None:
+        """Call `job` on the learning thread, after the present training run."""
+        self._pipeline.worker.between_runs(job)
+
+    def event(self, event: Event) -> None:
+        """Report an event of the contract."""
+        log.info(event.name, **event.to_json())
+        self._events.event(event)
 
     def why_not(self) -> str:
         """Return what keeps the device from training now; empty when nothing does."""
@@ -179,32 +205,3 @@ class RoundExecutor:
             raise
         finally:
             self._scheduler.spend(time.monotonic() - started)
-
-
-class DeviceHost:
-    """Keeps a member's record in the registry and carries out its work on the learning thread."""
-
-    def __init__(self, registry: Registry, worker: TrainingWorker, events: Events) -> None:
-        self._registry, self._worker, self._events = registry, worker, events
-        self._record = MembershipRecord.from_json(registry.get_value(RECORD) or {})
-
-    @property
-    def record(self) -> MembershipRecord:
-        """The membership record as it was last stored."""
-        return self._record
-
-    def store(self, record: MembershipRecord) -> None:
-        """Store the membership record durably.
-
-        Raises StorageError when the disk refuses.
-        """
-        self._registry.set_value(RECORD, record.to_json())
-        self._record = record
-
-    def between_runs(self, job: Callable[[], None]) -> None:
-        """Call `job` on the learning thread, after the present training run."""
-        self._worker.between_runs(job)
-
-    def event(self, event: Event) -> None:
-        """Report an event of the contract."""
-        self._events.event(event)

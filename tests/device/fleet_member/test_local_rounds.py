@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edged.domain.events import Event
 
 
-class BusyHost:
+class BusyDevice:
     """A learning thread that is in a training run: it keeps what it is to do."""
 
     def __init__(self) -> None:
@@ -33,37 +33,37 @@ class BusyHost:
         self.events.append(event)
 
 
-def rounds(folder: Path, host: BusyHost, **config: Any) -> LocalRounds:
-    return LocalRounds(FleetConfig(flower=True, **config), None, host, folder)  # type: ignore[arg-type]
+def rounds(folder: Path, device: BusyDevice, **config: Any) -> LocalRounds:
+    return LocalRounds(FleetConfig(flower=True, **config), device, folder)  # type: ignore[arg-type]
 
 
 def test_a_device_in_a_long_run_declines_and_does_not_train_later(tmp_path: Path) -> None:
-    host = BusyHost()
-    made = rounds(tmp_path, host)
+    device = BusyDevice()
+    made = rounds(tmp_path, device)
     future = made.train(FitRequest(), {})
     with pytest.raises(RefusedError, match="a training run is in progress"):
         asyncio.run(RoundEndpoints(made, "classify", wait=0.01)._result(future))  # noqa: SLF001
-    host.jobs.pop()()
+    device.jobs.pop()()
     assert future.cancelled()
-    assert host.events == []
+    assert device.events == []
 
 
 def test_requests_fail_when_the_daemon_stops(tmp_path: Path) -> None:
-    host = BusyHost()
-    made = rounds(tmp_path, host)
+    device = BusyDevice()
+    made = rounds(tmp_path, device)
     waiting = made.train(FitRequest(), {})
     made.stop()
     assert waiting.cancelled()
     later = made.evaluate(TrialRequest(offer=True), {})
     with pytest.raises(UnavailableError, match="the daemon is stopping"):
         later.result()
-    assert len(host.jobs) == 1
+    assert len(device.jobs) == 1
 
 
 def test_a_device_that_only_receives_models_declines_to_train(tmp_path: Path) -> None:
-    host = BusyHost()
-    future = rounds(tmp_path, host, train=False).train(FitRequest(round=3), {})
-    host.jobs.pop()()
+    device = BusyDevice()
+    future = rounds(tmp_path, device, train=False).train(FitRequest(round=3), {})
+    device.jobs.pop()()
     with pytest.raises(RefusedError, match=r"fleet\.train is false"):
         future.result()
-    assert [(event.name, event.to_json()["round"]) for event in host.events] == [("fleet_declined", 3)]
+    assert [(event.name, event.to_json()["round"]) for event in device.events] == [("fleet_declined", 3)]

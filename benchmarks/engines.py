@@ -30,8 +30,9 @@ import numpy as np
 from models import MODELS, Model
 from output import Row, finish, options
 
-from edged.bundles.build import BuildRequest, build
+from edged.bundles.build import build
 from edged.bundles.losses.named import CrossEntropy
+from edged.bundles.request import BuildRequest
 from edged.domain.protocols import LearningRate
 from edged.domain.training.optimizers import Optimizer
 from edged.engines import open_engine

@@ -187,9 +187,10 @@ class Learner:
     """The network of LEARNING on the portable engine, in this process, without gate and log."""
 
     def __init__(self, stream: Recording, loop: Loop, seed: int, folder: Path) -> None:
-        from edged.bundles.build import BuildRequest, build
+        from edged.bundles.build import build
         from edged.bundles.graph.templates import mlp
         from edged.bundles.losses.named import CrossEntropy
+        from edged.bundles.request import BuildRequest
         from edged.bundles.source.standardise import Statistics
         from edged.domain.protocols import LearningRate
         from edged.engines import open_engine

@@ -34,9 +34,10 @@ from idle import cpu_seconds, wakes
 from output import Row, finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edged.bundles.build import BuildRequest, build
+from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.losses.named import CrossEntropy
+from edged.bundles.request import BuildRequest
 from edged.bundles.source.standardise import Statistics
 from edged.workbench.demo.broker import embedded_broker
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.bundles import build as building
-from edged.bundles.build import BuildRequest
 from edged.bundles.losses.objective import parse
+from edged.bundles.request import BuildRequest
 from edged.domain.training.optimizers import Optimizer
 
 if TYPE_CHECKING:

@@ -202,7 +202,8 @@ print("done")
 TRAIN = """
 import numpy as np, sys
 from pathlib import Path
-from edged.bundles.build import BuildRequest, build
+from edged.bundles.build import build
+from edged.bundles.request import BuildRequest
 from edged.bundles.losses.named import CrossEntropy
 from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate

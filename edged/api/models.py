@@ -134,11 +134,11 @@ def build(
 
     bundles.require()
     logs.configure_library()
-    from edged.bundles.build import BuildRequest
     from edged.bundles.build import build as build_bundle
     from edged.bundles.graph.naming import Naming
     from edged.bundles.inspect import inspect
     from edged.bundles.losses.objective import parse
+    from edged.bundles.request import BuildRequest
     from edged.domain.training.optimizers import Optimizer
 
     path = empty_directory(out)

@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from edged.bundles.build import BuildRequest
 from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.templates import autoencoder, cnn1d, experts, gru, mlp
 from edged.bundles.losses.named import CrossEntropy, ExpertsCrossEntropy, ValueLoss
 from edged.bundles.losses.objective import Loss
+from edged.bundles.request import BuildRequest
 from edged.bundles.source.standardise import Statistics
 from edged.domain.child_orders import StandardBundleOrder, StandardNetwork
 from edged.domain.model_files import MIX_WEIGHTS

@@ -85,10 +85,11 @@ def artifacts_build(
 ) -> None:
     """Build a bundle from MODEL.onnx: training, eval and optimizer graphs, checkpoint and base model."""
     bundles.require()
-    from edged.bundles.build import BuildRequest, build
+    from edged.bundles.build import build
     from edged.bundles.graph.naming import Naming
     from edged.bundles.inspect import inspect
     from edged.bundles.losses.objective import parse
+    from edged.bundles.request import BuildRequest
     from edged.config.loader import load_stream
     from edged.domain.training.optimizers import Optimizer
     from edged.storage.models.bundles import refuse_foreign
@@ -133,8 +134,9 @@ def artifacts_check(
 ) -> None:
     """Check whether an engine can train a model, and what to change if not. Writes nothing."""
     bundles.require()
-    from edged.bundles.build import BuildRequest, check
+    from edged.bundles.build import check
     from edged.bundles.losses.objective import parse
+    from edged.bundles.request import BuildRequest
     from edged.domain.training.optimizers import Optimizer
 
     request = BuildRequest(

@@ -98,6 +98,14 @@ def test_a_missing_configuration_is_named(command: list[str], tmp_path: Path) ->
     assert f"{missing}: cannot read the configuration" in answer.problem
 
 
+def test_a_link_to_itself_is_no_configuration(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.yaml"
+    loop.symlink_to(loop)
+    answer = edged("run", loop)
+    assert answer.code == 2
+    assert f"{loop}: cannot read the configuration: Too many levels of symbolic links" in answer.problem
+
+
 # ---- configuration -------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -70,7 +71,7 @@ class ConfigFile:
     """
 
     def __init__(self, path: Path, *, disk: Disk = DISK) -> None:
-        self.path = path.resolve()
+        self.path = Path(os.path.realpath(path))  # resolve() raises for a loop of links
         self._disk = disk
         self._old = self.path.with_name(f"{self.path.name}.old")
         self._state = self.path.with_name(f"{self.path.name}.trial")

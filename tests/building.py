@@ -46,6 +46,15 @@ def build(
     return building.build(request(model, **options), out, add_note)
 
 
+def small_classifier(out: Path) -> Bundle:
+    """A network of six features and three classes, with neutral standardisation, for the portable engine."""
+    from edged.bundles.graph.templates import mlp
+    from edged.bundles.source.standardise import Statistics
+
+    neutral = Statistics.identity(6)
+    return build(mlp(6, 3, (16,)), out, loss="cross_entropy", standardise=neutral, engine="portable")
+
+
 def check(model: onnx.ModelProto | Path, **options: Any) -> BuildCheck:
     """What would become of a request."""
     return building.check(request(model, **options))

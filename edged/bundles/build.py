@@ -88,7 +88,7 @@ _LISTED = ("input", "output", "label", "parameters", "trainable_size", "frozen_s
 
 @dataclass(frozen=True)
 class BuildCheck(Message):
-    """Whether an engine can train a model, what stands in the way, and the bundle made of it."""
+    """Result of a check: if an engine can train a model, the obstacles, and the bundle made of it."""
 
     ok: bool
     engine: str

@@ -23,7 +23,7 @@ HIDDEN = {"mlp": (64, 32), "autoencoder": (64, 32), "cnn1d": (32, 32), "cnn2d": 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model takes: a row of numbers, `(rows, channels)` of a window, `(channels, height, width)`."""
+    """Shape of a model's input: features, `(rows, channels)` of a window, `(channels, height, width)`."""
 
     sizes: tuple[int, ...]
 

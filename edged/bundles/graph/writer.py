@@ -38,7 +38,7 @@ class NodeWriter:
         self._taken, self._prefix = set(taken), prefix
 
     def fork(self) -> Self:
-        """Return a writer that goes on from what is written so far, apart from this one."""
+        """Return a copy of this writer, to which nodes can be added independently."""
         made = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, list | dict | set):

@@ -101,7 +101,7 @@ class RoundExecutor:
 
     @property
     def idle(self) -> bool:
-        """Whether the device trains nothing for itself now."""
+        """True while no training run of the device's own is in progress."""
         return self._scheduler.progress is None
 
     def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:

@@ -45,14 +45,9 @@ RUN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    from edged.bundles.graph.templates import mlp
-    from edged.bundles.source.standardise import Statistics
-    from tests.building import build
+    from tests.building import small_classifier
 
-    path = tmp_path_factory.mktemp("bundles") / "classifier"
-    return build(
-        mlp(6, 3, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(6), engine="portable"
-    )
+    return small_classifier(tmp_path_factory.mktemp("bundles") / "classifier")
 
 
 @dataclass

@@ -126,7 +126,7 @@ def pad(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints
 
 
 def _amounts(node: onnx.NodeProto, rank: int, t: Tape) -> list[int]:
-    """How much is put before every axis, then behind every axis."""
+    """Padding before every axis, then behind every axis."""
     given = t.integers(node.input[1], node, "amounts of padding")
     if len(node.input) < 4 or not node.input[3]:
         return given

@@ -42,8 +42,7 @@ def fleet_ui(
     import signal
     from contextlib import suppress
 
-    from edged.fleet.local_server import loopback
-    from edged.fleet.page.server import PageSettings, page_files, page_server, write_files
+    from edged.fleet.page.server import PageServer, PageSettings, loopback, page_files, write_files
 
     settings = PageSettings(broker_ws, root)
     if out is not None:
@@ -58,7 +57,7 @@ def fleet_ui(
             remedy="--broker-ws ws://host:9001; mosquitto has it with `listener 9001`, `protocol websockets`",
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with page_server(loopback(listen), settings) as server, suppress(KeyboardInterrupt):
+    with PageServer(loopback(listen), settings) as server, suppress(KeyboardInterrupt):
         sys.stderr.write(f"{server.url} shows the fleet; Ctrl-C ends it\n")
         sys.stderr.flush()
         server.serve_forever()
@@ -67,7 +66,7 @@ def fleet_ui(
 @fleet_app.command("run")
 def fleet_run(config: FleetPath) -> None:
     """Coordinate a fleet in the foreground: open rounds, aggregate updates, evaluate and roll out models."""
-    from edged.fleet.coordinator.process import run
+    from edged.fleet.coordinator.coordinator import run
 
     run(config)
 

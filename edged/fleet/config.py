@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from edged.config.mqtt import MqttConfig
 from edged.config.problems import all_problems
@@ -15,7 +15,6 @@ from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
 from edged.config.yaml_file import read_yaml
 from edged.domain.federated.messages import DeviceState, RoundSettings
-from edged.errors import ConfigError
 
 HINT = "docs/fleet-reference.md lists every key"
 IN_FLIGHT = 256
@@ -27,7 +26,6 @@ class RoundSection(Section):
     """Size and duration of a round."""
 
     devices: Count = Field(10, description="updates that a round wants")
-    over: float = Field(1.25, ge=1, le=10, description="how many times as many devices are asked")
     quorum: Share = Field(0.6, description="share of `devices` with which it closes at its deadline")
     deadline: Duration = Field(3600.0, gt=0, description="from opening to closing")
     window: Duration = Field(60.0, description="over which devices spread what they send")
@@ -97,12 +95,10 @@ class GateSection(Section):
     evaluate: bool = Field(True, description="false: always, and at once")
     mean: float = Field(0.02, description="by so much devices may lose in the mean")
     worst: float = Field(0.25, description="and the worst of them")
-    share: float = Field(0.1, ge=0, lt=0.5, description="of devices that are cut, and may be worse than that")
     reports: Share = Field(0.5, description="of the devices asked that must report")
     stages: list[Share] = Field(
         [0.1, 1.0], min_length=1, description="shares that try it, one after the other"
     )
-    least: Count = Field(5, description="devices of a share at least, as far as there are so many")
     wait: Duration = Field(600.0, gt=0, description="for the reports of a share, at most")
 
     @model_validator(mode="after")
@@ -142,29 +138,6 @@ class RolloutSection(Section):
     device_bytes: Size | None = Field(None, gt=0, description="that a device fetches and sends a day")
 
 
-class MetricsSection(Section):
-    """Metrics of the coordinator for Prometheus."""
-
-    listen: str | None = Field(
-        None, description="address and port on this machine, such as 127.0.0.1:9464; null: off"
-    )
-
-    @field_validator("listen")
-    @classmethod
-    def _here(cls, value: str | None) -> str | None:
-        from edged.fleet.local_server import loopback
-
-        try:
-            if value is not None:
-                loopback(value)
-        except ConfigError:
-            raise ValueError(
-                f"{value!r} is no address and port of this machine: write 127.0.0.1:9464, and let a proxy"
-                " with TLS answer others"
-            ) from None
-        return value
-
-
 class CoordinatorConfig(Section):
     """The whole configuration of a coordinator."""
 
@@ -184,7 +157,6 @@ class CoordinatorConfig(Section):
     reduce: ReduceSection = ReduceSection()
     gate: GateSection = GateSection()
     rollout: RolloutSection = RolloutSection()
-    metrics: MetricsSection = MetricsSection()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
+from edged import logs
 from edged.clock import Clock, SystemClock
 from edged.domain.federated.messages import BaseModelInfo, FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_coding import fingerprint
 from edged.errors import RejectedUpdateError, TrainingError
-from edged.fleet.config import CoordinatorConfig
+from edged.fleet.config import CoordinatorConfig, load
 from edged.fleet.coordinator.channel import Announcer, Inbox
 from edged.fleet.coordinator.control import Control, ControlReader, Order
 from edged.fleet.coordinator.devices import FleetDevices, choose
@@ -27,7 +29,6 @@ from edged.fleet.coordinator.models import advanced, begun
 from edged.fleet.coordinator.status import (
     ROUNDS,
     CoordinatorStatus,
-    RunTotals,
     StatusPublisher,
     rollout_status,
 )
@@ -96,8 +97,6 @@ class Coordinator:
         self._began: float | None = None  # when it was connected first
         self._published = 0.0
         self._publisher = StatusPublisher(self._announcer)
-        self.latest_status: CoordinatorStatus | None = None  # the newest status, for other threads
-        self._ended = Counter[str]()  # rounds since the start, by outcome
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
@@ -249,7 +248,7 @@ class Coordinator:
             if not self._devices.suffices(len(ready), now):
                 self._devices.log_waiting(len(ready), self.course, now)
                 return
-            devices = choose(ready, self._pace.devices, self._pace.over, token)
+            devices = choose(ready, self._pace.devices, token)
         announced = RoundAnnouncement(
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
@@ -264,7 +263,7 @@ class Coordinator:
         ready = [] if asked is None else self._devices.ready(self.course, now)
         fresh = [name for name in ready if name not in (asked or ())]
         missing = self._pace.devices - self.admission.accepted
-        more = choose(fresh, missing, self._pace.over, secrets.token_hex(4))
+        more = choose(fresh, missing, secrets.token_hex(4))
         log.warning(
             "round_extended", round=self.course.number, updates=self.admission.accepted, more=len(more)
         )
@@ -348,7 +347,6 @@ class Coordinator:
         course = ended(self.course, model, self._pace, now)
         self.journal.record(RoundRecord.of(self.course, course, digest, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
-        self._ended["accepted" if accepted else "rejected"] += 1
         self._transition(course)
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
 
@@ -359,7 +357,7 @@ class Coordinator:
         if not again and moment - self._published < STATUS_SECONDS:
             return
         self._published = moment
-        status = self.latest_status = self._status()
+        status = self._status()
         self.journal.publish_status(json.dumps(json_ready(status.to_json()), indent=1).encode())
         if self._session.connected:
             self._publisher.publish(status, self.journal.lineage[-ROUNDS:])
@@ -379,7 +377,6 @@ class Coordinator:
             wanted=self._pace.devices,
             asked=None if course.asked is None else len(course.asked),
             refused=dict(self.admission.refused),
-            totals=RunTotals(dict(self._ended), dict(self.admission.refused_in_all)),
             devices=len(self._devices.states),
             ready=len(self._devices.ready(course, now)),
             paused=self._control.paused,
@@ -388,3 +385,13 @@ class Coordinator:
             why_not=dict(list(self._devices.reasons(course, now).items())[:NAMED]),
             rollout=rollout_status(course, self.reports, self._config),
         )
+
+
+def run(path: Path) -> None:
+    """Coordinate as the configuration at `path` says, until the last round, SIGTERM or SIGINT."""
+    config = load(path)
+    logs.configure(config.log.level)
+    coordinator = Coordinator(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: coordinator.stop())
+    coordinator.run()

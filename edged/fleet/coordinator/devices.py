@@ -20,6 +20,8 @@ from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
 
 WAITING_SECONDS = 30.0
+OVER = 1.25  # times as many devices as wanted updates are asked, since some will be silent
+STAGE_DEVICES = 5  # in a stage at least, as far as there are so many
 
 log = get_logger("edged.fleet")
 
@@ -41,13 +43,13 @@ def eligible(states: Iterable[DeviceState], wanted: ChooseSection, bundle: str, 
     return sorted(state.device for state in states if not why_not(wanted, state, bundle, now))
 
 
-def choose(names: Collection[str], count: int, over: float, seed: str) -> tuple[str, ...]:
-    """Draw some devices by lot: `over` times as many as are needed, since some will be silent.
+def choose(names: Collection[str], count: int, seed: str) -> tuple[str, ...]:
+    """Draw some devices by lot: `OVER` times as many as are needed.
 
-    >>> len(choose([f"d{n}" for n in range(100)], 10, 1.25, "seed"))
+    >>> len(choose([f"d{n}" for n in range(100)], 10, "seed"))
     13
     """
-    asked = min(len(names), math.ceil(count * over))
+    asked = min(len(names), math.ceil(count * OVER))
     return tuple(sorted(random.Random(seed).sample(sorted(names), asked)))
 
 
@@ -121,7 +123,7 @@ class FleetDevices:
         if share >= 1.0 or announced is None:
             return None
         tried = announced.devices or () if course.phase != "open" else ()
-        few = share_of(self.judges(course, now), share, announced.id, self._config.gate.least)
+        few = share_of(self.judges(course, now), share, announced.id, STAGE_DEVICES)
         return tuple(sorted({*tried, *few}))
 
     def _canaries(self, course: FleetState, now: float) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ class FleetDevices:
             return False
         self._since = now if self._since is None else self._since
         waited = now - self._since >= self._rules.patience
-        return waited or ready >= self._pace.devices * self._pace.over
+        return waited or ready >= self._pace.devices * OVER
 
     def log_waiting(self, ready: int, course: FleetState, now: float) -> None:
         """Log why no round is opened, when that has changed, and now and then."""

@@ -51,14 +51,6 @@ class RolloutStatus(Message):
 
 
 @dataclass(frozen=True)
-class RunTotals(Message):
-    """Since the start: rounds that ended by outcome, and refusals by reason."""
-
-    rounds: Mapping[str, int] = field(default_factory=dict)
-    refused: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class CoordinatorStatus(Message):
     """Status of a coordinator.
 
@@ -84,7 +76,6 @@ class CoordinatorStatus(Message):
     paused: bool = False
     excluded: tuple[str, ...] = ()
     why_not: Mapping[str, str] = field(default_factory=dict)
-    totals: RunTotals = RunTotals()
     waits_for: str = ""
     rollout: RolloutStatus | None = None
 

@@ -98,10 +98,7 @@ class PartialUpdates:
 class UpdateAdmission:
     """Takes updates into the file of the round that is open.
 
-    Attributes
-    ----------
-    refused, refused_in_all
-        Messages that were refused in this round and since the start, by reason.
+    `refused` counts the messages that were refused in this round, by reason.
     """
 
     def __init__(
@@ -115,7 +112,7 @@ class UpdateAdmission:
         self._limits = config.admit
         self._journal, self._layout, self._control = journal, layout, control
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
-        self.refused, self.refused_in_all = Counter[str](), Counter[str]()
+        self.refused = Counter[str]()
         self._course = course
         self._begin()
 
@@ -215,7 +212,6 @@ class UpdateAdmission:
     def count(self, problem: RejectedUpdateError) -> None:
         """Count a message that was refused."""
         self.refused[problem.reason] += 1
-        self.refused_in_all[problem.reason] += 1
 
     def _refuse(self, device: str, problem: RejectedUpdateError, answer: tuple[int, str] | None) -> None:
         if not self.refused[problem.reason]:

@@ -2,8 +2,8 @@
 
 A mean hides those that a model serves badly (Mohri et al., "Agnostic federated learning", 2019; Li et al.,
 "Fair resource allocation in federated learning", 2020). Reports may be false, too: the mean is trimmed, and
-the worst is a quantile: of `n` reports `share * (n - 1)`, rounded down, may be false and decide nothing, of
-three or more at least one.
+the worst is a quantile: of `n` reports `FALSE_SHARE * (n - 1)`, rounded down, may be false and decide
+nothing, of three or more at least one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from edged.fleet.config import GateSection
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import Evaluation, Quality
+
+FALSE_SHARE = 0.1
+"""Share of reports that may be false, and of devices that may be worse than is allowed for the worst."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def judge(reports: Collection[Evaluation], asked: int, tolerance: GateSection) -
         return StageVerdict(True, "no device knows the model before", numbers)
     new, old = np.array(list(known.values()), np.float64).T
     change = (new - old) / max(float(np.median(np.abs(old))), 1e-12)
-    cut = borne(len(change), tolerance.share)
+    cut = borne(len(change))
     kept = np.sort(change)[cut : len(change) - cut]
     mean, worst = float(kept.mean()), float(kept[-1])
     numbers |= {"compared": float(len(change)), "change_mean": mean, "change_worst": worst}
@@ -65,13 +68,13 @@ def worse_of(reports: Collection[Evaluation], tolerance: GateSection) -> tuple[s
     return judge(reports, 0, tolerance).dissenters
 
 
-def borne(reports: int, share: float) -> int:
+def borne(reports: int) -> int:
     """Return how many of `reports` can be false and decide nothing.
 
-    >>> [borne(n, 0.1) for n in (1, 2, 3, 10, 21)]
+    >>> [borne(n) for n in (1, 2, 3, 10, 21)]
     [0, 0, 1, 1, 2]
     """
-    return max(int(share * (reports - 1)), int(reports > 2))
+    return max(int(FALSE_SHARE * (reports - 1)), int(reports > 2))
 
 
 def spread_of(reports: Iterable[Evaluation]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from tests.commands import edged
 from tests.fleet.coordinator.channel import TOPICS, Fleet
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
-ROUND = {"devices": 4, "quorum": 0.5, "deadline": "100s", "window": 0, "over": 1}
+ROUND = {"devices": 4, "quorum": 0.5, "deadline": "100s", "window": 0}
 SECTIONS = {"round": ROUND, "choose": {"patience": "1s"}, "gate": {"wait": "50s", "stages": [1.0]}}
 
 
@@ -63,7 +63,7 @@ def test_more_samples_than_count_are_capped_not_refused(fleet: Fleet) -> None:
     fleet.turns()
     assert course(fleet) == (1, "trial")
     folder = fleet.config.dir / "models" / fleet.told.base.hash
-    assert atomic.verify_directory(folder).extra["samples"] == 4 * 10_000
+    assert atomic.verify_directory(folder).extra["samples"] == 5 * 10_000
 
 
 def test_nothing_opens_while_rounds_are_paused(fleet: Fleet) -> None:

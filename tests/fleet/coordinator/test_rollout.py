@@ -15,7 +15,7 @@ from edged.fleet.coordinator.status import FleetReport, lines_of, status_of
 from tests.fleet.coordinator.channel import Fleet
 
 NAMES = [f"d{n:02}" for n in range(20)]
-ROUND = {"devices": 4, "quorum": 0.5, "deadline": "100s", "window": 0, "over": 1}
+ROUND = {"devices": 4, "quorum": 0.5, "deadline": "100s", "window": 0}
 CANARIES = {"devices": ["d00", "d01"]}
 HOUR = 3600.0
 
@@ -125,7 +125,7 @@ def test_an_operator_aborts_what_waits(tmp_path: Path) -> None:
 
 
 def test_canaries_stay_named_while_shares_try_the_model(tmp_path: Path) -> None:
-    gate = {"wait": "50s", "stages": [0.3, 1.0], "least": 1}
+    gate = {"wait": "50s", "stages": [0.3, 1.0]}
     fleet = made(tmp_path, {"canaries": CANARIES}, gate=gate)
     report(fleet, ["d00", "d01"])
     few = asked(fleet)

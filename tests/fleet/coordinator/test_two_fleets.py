@@ -13,14 +13,14 @@ from tests.fleet.coordinator.channel import TOPICS, Fleet, Time
 from tests.fleet.senders import SHAPES, change_of, update_of
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
-ROUND = {"devices": 6, "quorum": 0.5, "deadline": "100s", "window": 0, "over": 1}
+ROUND = {"devices": 6, "quorum": 0.5, "deadline": "100s", "window": 0}
 USUAL: dict[str, dict[str, Any]] = {
     "round": ROUND, "choose": {"patience": "1s"}, "gate": {"wait": "50s", "stages": [1.0]},
 }  # fmt: skip
 
 
 def made(folder: Path, key: str, value: Any) -> Fleet:
-    """A coordinator with this value of a key, such as `gate.least`."""
+    """A coordinator with this value of a key, such as `gate.wait`."""
     sections, (section, _, name) = {**USUAL}, key.partition(".")
     changed = {section: sections.get(section, {}) | {name: value} if name else value}
     return Fleet(folder / f"{value}".replace("/", "-"), **(sections | changed))
@@ -98,23 +98,6 @@ def test_an_update_may_be_as_long_as_configured(tmp_path: Path, most: float, acc
         fleet.line.say(topic, payload)
     fleet.turns()
     assert fleet.coordinator.admission.accepted == accepted
-
-
-@pytest.mark.parametrize(("least", "asked"), [(1, 1), (5, 5)])
-def test_a_trial_asks_at_least_as_many_devices_as_configured(tmp_path: Path, least: int, asked: int) -> None:
-    gate = {"wait": "50s", "stages": [0.1, 1.0], "least": least}
-    fleet = tried(Fleet(tmp_path / "fleet", **(USUAL | {"gate": gate})))
-    assert fleet.told is not None
-    assert len(fleet.told.devices or ()) == asked
-
-
-@pytest.mark.parametrize(("share", "accepted"), [(0.1, False), (0.4, True)])
-def test_as_many_devices_as_configured_may_be_worse_off(tmp_path: Path, share: float, accepted: bool) -> None:
-    fleet = tried(made(tmp_path, "gate.share", share))
-    for name in NAMES:
-        fleet.report(name, 5.0 if name in "ab" else 0.9)
-    fleet.turns()
-    assert (fleet.coordinator.course.version == 1) == accepted
 
 
 @pytest.mark.parametrize("keep", [2, 4])

@@ -553,7 +553,7 @@ def test_rounds_models_refusals_and_reasons_are_on_the_page(
     broker, place = websockets(make_broker, "allow_anonymous true")
     sections: dict[str, Any] = {
         "choose": {"patience": "1s"}, "gate": {"stages": [1.0], "wait": "600s"},
-        "round": {"devices": 3, "over": 1, "window": 0},
+        "round": {"devices": 3, "window": 0},
         "rollout": {"canaries": {"tags": ["canary"]}, "approval": "first"},
     }  # fmt: skip
     site = Site(tmp_path / "site", broker.port, base_weights(), **sections)

@@ -284,11 +284,11 @@ def measure_window(window: int, messages: int, rounds: int) -> list[dict[str, An
     """What the group commit costs where the broker keeps `window` messages in flight."""
     found = []
     for protocol in ("3.1.1", "5"):
-        rates = dict[str, list[float]](learned=[], no_delay=[])
+        rates = dict[str, list[float]](waiting=[], no_delay=[])
         with embedded_broker("mosquitto", [f"max_inflight_messages {window}"]) as broker:
             reserve(broker.port, "bench-ingest", protocol)
             for number in range(rounds):
-                for name, delay in (("learned", {}), ("no_delay", {"commit_delay": 0})):
+                for name, delay in (("waiting", {}), ("no_delay", {"commit_delay": 0})):
                     fill(broker.port, messages, number * messages)
                     # At MQTT 5 mosquitto goes by the client's word.
                     keys: dict[str, Any] = {
@@ -297,11 +297,11 @@ def measure_window(window: int, messages: int, rounds: int) -> list[dict[str, An
                     elapsed = consumer("ingest", broker.port, messages, **keys)
                     rates[name].append(messages / elapsed)
                 sys.stderr.write(f"MQTT {protocol}: {rates}\n")
-        pairs = zip(rates["learned"], rates["no_delay"], strict=True)
+        pairs = zip(rates["waiting"], rates["no_delay"], strict=True)
         found.append(
             {
                 "what": f"{window} in flight, MQTT {protocol}",
-                "msgs_per_s": round(statistics.median(rates["learned"])),
+                "msgs_per_s": round(statistics.median(rates["waiting"])),
                 "ratio_to_no_delay": round(statistics.median(one / other for one, other in pairs), 3),
             }
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -225,7 +226,7 @@ def delivery(
     mid: int, topic: str = "s/m1", *, dup: bool = False, payload: bytes | None = None, **fields: Any
 ) -> ReceivedMessage:
     body = payload if payload is not None else json.dumps({"x": [mid, 0.5], **fields}).encode()
-    return ReceivedMessage(topic, body, mid, 1, dup, False, 1, 0.0)
+    return ReceivedMessage(topic, body, mid, 1, dup, False, 1, time.monotonic())
 
 
 def again(first: ReceivedMessage) -> ReceivedMessage:

@@ -12,7 +12,7 @@ from tests.running_device import Device, running
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker
 
-ROWS = 1500
+ROWS = 800
 
 
 @pytest.mark.slow

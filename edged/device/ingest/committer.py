@@ -86,7 +86,7 @@ class GroupCommitter:
         window = 2 * unacknowledged + rows
         self._redelivery = Redelivery(store.recent_packets(window), window)
         self._backlog = CommitBacklog(unacknowledged + rows, HELD_BYTES, rows)
-        self.delay = CommitDelay(config.storage.commit_delay, window=unacknowledged)
+        self.delay = CommitDelay(config.storage.commit_delay)
         self._stopping = False
         self._given_up = 0
         self._overflowed = False
@@ -143,8 +143,9 @@ class GroupCommitter:
         """Buffer a decoded group until `commit_due` or `commit` has made it durable."""
         self._backlog.add(group)
         submitted = sum(len(submission.readings) for submission in group.submissions)
-        received = group.deliveries[0].received if group.deliveries else None
-        self.delay.record_arrival(len(group.deliveries) + submitted, time.monotonic(), received)
+        received = [delivery.received for delivery in group.deliveries] or [time.monotonic()]
+        # Samples by the clock come without a message.
+        self.delay.record_arrival(max(1, len(group.deliveries) + submitted), received[0], received[-1])
 
     # ---- commits ---------------------------------------------------------------------------
 

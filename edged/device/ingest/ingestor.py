@@ -228,7 +228,7 @@ class Ingestor:
         if self._wake.crowded:
             return  # company comes while the others have their turns
         deadline = time.monotonic() + GATHER_SECONDS
-        before, most = -1, min(self._config.constants.commit_rows, self._committer.delay.window)
+        before, most = -1, self._config.constants.commit_rows
         while before < len(self._inbox) < most and time.monotonic() < deadline:
             before = len(self._inbox)
             time.sleep(0.001)

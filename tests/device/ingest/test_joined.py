@@ -169,6 +169,18 @@ def test_samples_by_the_clock_need_no_message(tmp_path: Path) -> None:
         assert dock.stored() == 1
 
 
+def test_samples_by_the_clock_join_messages_that_wait_for_their_commit(tmp_path: Path) -> None:
+    section = {**PUMP, "sample": "10s", "label": None}
+    with closing(Dock(tmp_path, section)) as dock:
+        dock.work([message(1, "ha/room/state", b"21.5")])
+        dock.ingestor.ingest_messages([temperature(2, 60.0, ts=dock.clock.now())])
+        dock.clock.advance_to(dock.clock.now() + 10.0)
+        dock.ingestor._ingest_due()  # noqa: SLF001  what the ingest thread does between two messages
+        dock.committer.commit()
+        assert dock.stored() == 1
+        assert [delivery.mid for delivery in dock.acknowledged] == [1, 2]
+
+
 @pytest.mark.parametrize("column", ["key", "ts", "state"])
 def test_a_damaged_row_is_left_out_and_the_join_goes_on(dock: Dock, column: str) -> None:
     values = {"key": "CAST(x'ff' AS TEXT)", "ts": "ts + 1", "state": "zeroblob(length(state))"}

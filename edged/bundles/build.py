@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -17,7 +16,7 @@ from onnx import TensorProto, helper
 from edged import __version__
 from edged.bundles.autodiff.shapes import sizes_of
 from edged.bundles.graph import onnxruntime_generator
-from edged.bundles.graph.edit import opset_of, refuse_taken, shortened, tensor_of, value_info
+from edged.bundles.graph.edit import AddNote, opset_of, refuse_taken, shortened, tensor_of, value_info
 from edged.bundles.graph.external_data import set_apart, values_of
 from edged.bundles.graph.naming import made_with
 from edged.bundles.inspect import BundleReport, inspect
@@ -44,14 +43,10 @@ from edged.bundles.step_graph.training_graph import TrainingGraph
 from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
 from edged.engines.native.checkpoint import TrainingCheckpoint, dump
+from edged.engines.portable.description import Description
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import disk_errors, staging_path
 from edged.storage.models.bundles import CUSTOM, MEASURING, Bundle, publish, refuse_foreign, seal
-
-if TYPE_CHECKING:
-    from edged.engines.portable.description import Description
-
-    AddNote = Callable[[str], None]
 
 INFERENCE = "inference_model.onnx"
 

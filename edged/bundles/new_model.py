@@ -6,15 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import onnx
 
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
-
-if TYPE_CHECKING:
-    import onnx
-
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import onnx
 
 from edged.bundles.autodiff.reverse import active_tensors, differentiated
 from edged.bundles.autodiff.rules.recurrent import STATES, more_than_plain
@@ -21,10 +22,6 @@ from edged.domain.bundle_contents import Tensor
 from edged.domain.training.message import Message
 from edged.domain.training.optimizers import Optimizer
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    import onnx
-
 
 _PORTABLE = "build with --engine portable"
 _EXPORT = f"{_PORTABLE}, or export the model in evaluation mode, without dropout"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from edged.bundles.graph.edit import shape_of
+from edged.bundles.graph.edit import AddNote, shape_of
 from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.losses.objective import Loss
@@ -110,7 +110,7 @@ class BuildRequest:
 
 
 def statistics_of(
-    model: onnx.ModelProto, request: BuildRequest, add_note: Callable[[str], None]
+    model: onnx.ModelProto, request: BuildRequest, add_note: AddNote
 ) -> tuple[Statistics | None, NDArray[np.float32] | None]:
     """Return the statistics to put into the graphs, if any, and the recorded rows."""
     given = request.standardise
@@ -130,7 +130,7 @@ def statistics_of(
     return (given if isinstance(given, Statistics) else None), rows
 
 
-def _recorded(request: BuildRequest, add_note: Callable[[str], None]) -> Recording | None:
+def _recorded(request: BuildRequest, add_note: AddNote) -> Recording | None:
     data, stream = request.data, request.stream
     if data is None:
         return None

@@ -8,17 +8,15 @@ None for one that nothing reads, and returns those of its inputs, None where no 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from edged.bundles.autodiff.tape import Adjoint, Tape
+import onnx
 
-if TYPE_CHECKING:
-    import onnx
+from edged.bundles.autodiff.tape import Adjoints, Tape
 
-    Adjoints = list[Adjoint | None]
-    Forward = Callable[[onnx.NodeProto, Tape], None]
-    # A rule whose operator has one output does not expect None.
-    Backward = Callable[[onnx.NodeProto, Sequence[Any], Tape], Adjoints]
+Forward = Callable[[onnx.NodeProto, Tape], None]
+# A rule whose operator has one output does not expect None.
+Backward = Callable[[onnx.NodeProto, Sequence[Any], Tape], Adjoints]
 
 FORWARD: dict[str, Forward] = {}
 BACKWARD: dict[str, Backward] = {}
@@ -36,8 +34,8 @@ ZERO = frozenset({
     "Round", "Shape", "Sign", "Size", "Xor",
 })  # fmt: skip
 
-Written = TypeVar("Written", bound="Forward")
-Derived = TypeVar("Derived", bound="Backward")
+Written = TypeVar("Written", bound=Forward)
+Derived = TypeVar("Derived", bound=Backward)
 
 
 def forward(*operators: str) -> Callable[[Written], Written]:

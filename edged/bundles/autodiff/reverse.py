@@ -8,19 +8,18 @@ those of its inputs. A tensor with several readers gets the sum of what they ret
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff import rules  # noqa: F401  it registers them
 from edged.bundles.autodiff.registry import BACKWARD, FORWARD, STOPS, ZERO
-from edged.bundles.autodiff.tape import Adjoint, Tape, broadcast, untrainable
+from edged.bundles.autodiff.tape import Adjoint, Tape, broadcast
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, reads
+from edged.bundles.graph.writer import untrainable
 from edged.errors import BundleError
 
-if TYPE_CHECKING:
-    Refused = dict[str, BundleError]
+Refused = dict[str, BundleError]
 
 # Why an operator with bodies or sequences has no gradient, and what to do.
 _LAYER = "export the layer as LSTM, GRU or RNN, or freeze it and what is before it: docs/operators.md"

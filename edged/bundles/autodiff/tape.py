@@ -8,25 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from edged.bundles.graph.writer import NodeWriter, untrainable
-
-__all__ = [
-    "BATCH",
-    "NOISE",
-    "WEIGHTS",
-    "Adjoint",
-    "Dim",
-    "Dims",
-    "Tape",
-    "TensorInfo",
-    "broadcast",
-    "untrainable",
-]
-
-import onnx
-from numpy.typing import NDArray
 
 Dim = int | str
 Dims = tuple[Dim, ...]
@@ -68,6 +54,9 @@ class Adjoint:
 
     name: str
     dims: Dims
+
+
+Adjoints = list[Adjoint | None]
 
 
 class Tape(NodeWriter):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper
@@ -13,6 +13,9 @@ from edged.errors import BundleError
 
 # What onnx.load raises for bytes that are no model; its package has no type information.
 DecodeError: type[Exception] = importlib.import_module("google.protobuf.message").DecodeError
+
+AddNote = Callable[[str], None]
+"""Receives one line for each change of a model."""
 
 # Of onnxruntime's own operators.
 CONTRIB_DOMAIN = "com.microsoft"

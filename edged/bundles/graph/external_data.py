@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,12 +17,10 @@ from safetensors.numpy import save_file
 
 from edged.domain.bundle_contents import PARAMETERS
 from edged.engines.native import checkpoint as training_checkpoint
+from edged.engines.native.checkpoint import TrainingCheckpoint
 from edged.errors import BundleError
 
-if TYPE_CHECKING:
-    from edged.engines.native.checkpoint import TrainingCheckpoint
-
-    Values = dict[str, NDArray[np.float32]]
+Values = dict[str, NDArray[np.float32]]
 
 EXTERNAL = onnx.TensorProto.EXTERNAL
 # Bytes of values that one message has room for, with what else is in it.

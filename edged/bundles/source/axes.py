@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from edged.bundles.graph.edit import leave_only, rename_reads, rename_writes, shape_of
+from edged.bundles.graph.edit import AddNote, leave_only, rename_reads, rename_writes, shape_of
 from edged.bundles.source.training_mode import in_inference_form, inference_form
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 
-if TYPE_CHECKING:
-    AddNote = Callable[[str], None]
-    Open = Mapping[tuple[str, int], str]
+Open = Mapping[tuple[str, int], str]
 
 
 # Outputs that are no tensors have no shape, those that do not fit together make numpy raise ValueError.
@@ -195,7 +193,7 @@ def check_outputs(
     before: onnx.ModelProto,
     after: onnx.ModelProto,
     rows: NDArray[np.float32] | None,
-    add_note: Callable[[str], None],
+    add_note: AddNote,
 ) -> None:
     """Compare the outputs of two forms of a network, on recorded `rows` `(n, ...)` or on random ones.
 

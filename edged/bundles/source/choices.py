@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx
 
 from edged.bundles.autodiff.shapes import fixed_values
-from edged.bundles.graph.edit import all_names, rename_inputs, shortened
+from edged.bundles.graph.edit import AddNote, all_names, rename_inputs, shortened
 from edged.bundles.graph.writer import NodeWriter, attributes_of
 from edged.bundles.source.inputs import every_node
 from edged.errors import BundleError
 
 
-def fold_choices(model: onnx.ModelProto, add_note: Callable[[str], None]) -> None:
+def fold_choices(model: onnx.ModelProto, add_note: AddNote) -> None:
     """Replace every If with a constant condition by its branch, in place; the others stay as they are.
 
     A condition is constant when it follows from constants and from sizes that do not vary with the batch.

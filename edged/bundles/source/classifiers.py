@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.graph.edit import CONTRIB_DOMAIN, shape_of
+from edged.bundles.graph.edit import CONTRIB_DOMAIN, AddNote, shape_of
 from edged.bundles.graph.writer import NodeWriter, attributes_of, constant_node
 from edged.errors import BundleError
 
@@ -22,7 +22,7 @@ _BEHIND = {
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-def cut_before_loss(graph: onnx.GraphProto, add_note: Callable[[str], None]) -> str | None:
+def cut_before_loss(graph: onnx.GraphProto, add_note: AddNote) -> str | None:
     """Cut a graph, in place, before what the loss does itself: a classifier at its logits. Their name.
 
     None, and nothing changed, when no output is a label or a map, or when the outputs are made of anything
@@ -141,7 +141,7 @@ def _prediction(graph: onnx.GraphProto, loss: onnx.NodeProto) -> str:
     return str(before.input[0]) if before is not None and before.op_type == "LogSoftmax" else name
 
 
-def warn_about_probabilities(graph: onnx.GraphProto, loss: str, add_note: Callable[[str], None]) -> None:
+def warn_about_probabilities(graph: onnx.GraphProto, loss: str, add_note: AddNote) -> None:
     """Tell when the network ends in what the loss applies itself: it takes logits."""
     last = next((node for node in graph.node if graph.output[0].name in node.output), None)
     if last is not None and last.op_type in _APPLIED.get(loss, ()):

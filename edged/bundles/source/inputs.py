@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -12,6 +11,7 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 
 from edged.bundles.graph.edit import (
     CONTRIB_DOMAIN,
+    AddNote,
     all_names,
     opset_of,
     put_first,
@@ -24,10 +24,6 @@ from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 
-if TYPE_CHECKING:
-    AddNote = Callable[[str], None]
-
-
 STANDARD = ("", "ai.onnx")
 _ERRORS = (RuntimeError, ValueError, onnx.checker.ValidationError)
 _REMEDY = "give it as a function of standard operators: --op-library FILE.onnx, see docs/preflight.md"
@@ -36,7 +32,7 @@ _REMEDY = "give it as a function of standard operators: --op-library FILE.onnx, 
 def write_out(
     model: onnx.ModelProto,
     library: onnx.ModelProto | None = None,
-    add_note: Callable[[str], None] | None = None,
+    add_note: AddNote | None = None,
 ) -> onnx.ModelProto:
     """The model with every function, its own and those of the library, written out.
 

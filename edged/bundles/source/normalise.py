@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto
@@ -14,6 +13,7 @@ from edged.bundles.autodiff.shapes import sizes_of
 from edged.bundles.autodiff.tape import BATCH, Dims
 from edged.bundles.graph import external_data
 from edged.bundles.graph.edit import (
+    AddNote,
     DecodeError,
     consumed,
     leave_only,
@@ -31,9 +31,6 @@ from edged.bundles.source.opset import ERRORS, servable_form
 from edged.bundles.source.training_mode import in_inference_form, inference_form, without_inactive
 from edged.engines.runtime import ort
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    AddNote = Callable[[str], None]
 
 _PYTORCH = (".pt", ".pt2", ".pth")
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+
+import onnx
 
 from edged.bundles.graph.edit import shortened
 from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.standardise import INPUT, TARGET, is_standardised, scaling_in_front
 from edged.bundles.source.training_mode import running_statistics
 from edged.errors import BundleError, ConfigError
-
-if TYPE_CHECKING:
-    import onnx
 
 _LAST = re.compile(r"last:([1-9][0-9]*)")
 # What gives a parameter in another form: the node behind it is the layer.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 from onnx import numpy_helper
@@ -21,8 +20,7 @@ from edged.engines.portable.description import Description, NamedShape, Noise, S
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
-if TYPE_CHECKING:
-    Shapes = Mapping[str, Sequence[int | str]]
+Shapes = Mapping[str, Sequence[int | str]]
 
 MODELS = {
     "step": "step_model.onnx",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import onnx
 from onnx import numpy_helper
 
 from edged.bundles.autodiff.forms import plain_forms
@@ -18,10 +18,6 @@ from edged.bundles.graph.edit import all_names, reads, rename_reads, rename_writ
 from edged.bundles.losses.named import OUTPUT
 from edged.domain.bundle_contents import Tensor
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    import onnx
-
 
 # A tensor of at least this many elements is a group of its own: joining its gradient with others would
 # copy it, which costs more than the few nodes that joining saves.

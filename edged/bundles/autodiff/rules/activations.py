@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import onnx
 
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.elementwise import by_slope
-from edged.bundles.autodiff.tape import Adjoint, Tape
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape
 from edged.bundles.graph.writer import attributes_of
-
-if TYPE_CHECKING:
-    from edged.bundles.autodiff.registry import Adjoints
 
 # A slope near the largest float32.
 STEEP = 3e38

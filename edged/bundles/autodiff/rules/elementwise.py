@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, broadcast
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, broadcast
 
-if TYPE_CHECKING:
-    from edged.bundles.autodiff.registry import Adjoints
-
-    Slope = Callable[[onnx.NodeProto, Tape], str]
+Slope = Callable[[onnx.NodeProto, Tape], str]
 
 
 def to_operand(node: onnx.NodeProto, place: int, gradient: Adjoint, t: Tape) -> Adjoint:

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from edged.bundles.autodiff.registry import backward, forward
-from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, untrainable
-from edged.bundles.graph.writer import attributes_of
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape
+from edged.bundles.graph.writer import attributes_of, untrainable
 from edged.bundles.losses.named import SMALL
-
-if TYPE_CHECKING:
-    import onnx
-
-    from edged.bundles.autodiff.registry import Adjoints
 
 LEAST = 1e-30  # a batch in which no row counts is divided by this, and changes nothing
 ROW_MEAN = "RowMean"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -12,11 +11,8 @@ from onnx import TensorProto, numpy_helper
 
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.shapes import row_elements
-from edged.bundles.autodiff.tape import BATCH, Adjoint, Dims, Tape, untrainable
-from edged.bundles.graph.writer import attributes_of
-
-if TYPE_CHECKING:
-    from edged.bundles.autodiff.registry import Adjoints
+from edged.bundles.autodiff.tape import BATCH, Adjoint, Adjoints, Dims, Tape
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 
 @forward("LayerNormalization")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -11,11 +10,8 @@ from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.windows import Windows
-from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, untrainable
-from edged.bundles.graph.writer import attributes_of
-
-if TYPE_CHECKING:
-    from edged.bundles.autodiff.registry import Adjoints
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 
 @forward("MaxPool")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
 
 from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, broadcast, untrainable
-from edged.bundles.graph.writer import attributes_of
-
-if TYPE_CHECKING:
-    import onnx
-
-    from edged.bundles.autodiff.registry import Adjoints
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, broadcast
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 
 @backward("Gemm")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, Tape, untrainable
-from edged.bundles.graph.writer import attributes_of
-
-if TYPE_CHECKING:
-    from edged.bundles.autodiff.registry import Adjoints
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 
 def axes_of(node: onnx.NodeProto, t: Tape) -> list[int]:

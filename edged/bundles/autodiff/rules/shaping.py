@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, Dims, Tape, untrainable
-from edged.bundles.graph.writer import attributes_of
-
-if TYPE_CHECKING:
-    from edged.bundles.autodiff.registry import Adjoints
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 
 @backward("Reshape", "Flatten", "Squeeze", "Unsqueeze")

@@ -6,16 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
-from edged.bundles.autodiff.tape import Dim, untrainable
-from edged.bundles.graph.writer import NodeWriter, attributes_of
-
-if TYPE_CHECKING:
-    import onnx
-
+from edged.bundles.autodiff.tape import Dim
+from edged.bundles.graph.writer import NodeWriter, attributes_of, untrainable
 
 # Rows up to this length are copied faster when they are joined: a tenth to a fifth of the time of a filter
 # gradient at 14 columns, none at 28 and 16 rows or more.

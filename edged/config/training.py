@@ -177,7 +177,7 @@ class TrainingConfig(Section, Constants[TrainingConstants]):
         ge=0,
         description="new labels that start a run, and with which a scheduled run is worth it; 40 when absent,"
         " 400 for a reconstruction. After four times as many samples, half as many labels start a run."
-        " 0: only the schedule and drifts start runs",
+        " 0: only the schedule, with any new label (400 for a reconstruction), and drifts start runs",
     )
     quiet: DaySpan | None = Field(
         None, description='hours of local time without training, such as "22:00-06:00"'

@@ -115,8 +115,9 @@ def held_back(config: Config) -> Any:
 
 def triggers(config: Config) -> Any:
     """What 100 new labels start, with and without a schedule."""
-    needed = needed_labels(config.training)
-    return [Triggers(needed, scheduled=due).wanted(100) for due in (False, True)]
+    training = config.training
+    needed, start = needed_labels(training), training.new_labels != 0
+    return [Triggers(needed, labels_start=start, scheduled=due).wanted(100) for due in (False, True)]
 
 
 def network(config: Config) -> Any:

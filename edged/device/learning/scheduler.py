@@ -60,11 +60,10 @@ HELD_RUN = "the command resume, to continue a run that was cut off"
 LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the run had done
 
 
-def needed_labels(config: TrainingConfig, *, labels_itself: bool = False) -> int | None:
-    """Return how many new labels start a run; None if none do."""
-    if config.new_labels == 0:
-        return None
-    return config.new_labels or (UNHURRIED if labels_itself else USUAL_LABELS)
+def needed_labels(config: TrainingConfig, *, labels_itself: bool = False) -> int:
+    """Return how many new labels are worth a run; where only the schedule starts one, a single label is."""
+    usual = UNHURRIED if labels_itself else USUAL_LABELS if config.new_labels is None else 1
+    return config.new_labels or usual
 
 
 def backoff_rules(config: TrainingConfig) -> BackoffRules:
@@ -107,7 +106,7 @@ class TrainingScheduler:
         self.client = client
         kept = registry.get_value(BACKOFF)
         self._labels_itself = config.stream.resolved_task == "reconstruct"
-        self.triggers = Triggers(needed_labels(config.training, labels_itself=self._labels_itself))
+        self.triggers = Triggers(0)
         same = kept is not None and kept["bundle"] == bundle
         self.backoff = FailureBackoff.recalled(backoff_rules(config.training), kept if same else None)
         self.triggers.back_off(clock.monotonic(), self.backoff.wait)
@@ -131,11 +130,12 @@ class TrainingScheduler:
     def configure(self, config: Config) -> None:
         """Go by another configuration from the next run on."""
         training = config.training
-        self.triggers.new_labels = needed_labels(training, labels_itself=self._labels_itself)
         self._go_by(training)
         self.client.configure(config)
 
     def _go_by(self, training: TrainingConfig) -> None:
+        self.triggers.new_labels = needed_labels(training, labels_itself=self._labels_itself)
+        self.triggers.labels_start = training.new_labels != 0
         self.engine: str = training.engine
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)

@@ -16,7 +16,7 @@ LEAST_PART, WHOLE_FROM = 0.3, 0.15
 class Triggers:
     """Decides whether to train now. One run at a time; a command overrides all guards but that.
 
-    `new_labels` start a run, and make a scheduled run worth it. None: none do, and one is worth it.
+    `new_labels` make a scheduled run worth it, and start a run by themselves unless `labels_start` is False.
     Set `scheduled` when the schedule fires, `commanded` when someone asks, `interrupted` when a run was
     cut off, `drifted` and `fallen` when a drift is signalled or live quality falls; all are taken back when
     they were acted on. `warned` halves the new labels that start a run until one has begun; so does
@@ -24,7 +24,8 @@ class Triggers:
     data is dropped, not kept.
     """
 
-    new_labels: int | None
+    new_labels: int
+    labels_start: bool = True
     scheduled: bool = False
     commanded: bool = False
     interrupted: bool = False
@@ -42,7 +43,7 @@ class Triggers:
     def cancelled(self, new: int) -> None:
         """Record that a run of `new` labels was cancelled: wait for as many more as start one."""
         self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False
-        self.least = new + (self.new_labels or 1)
+        self.least = new + self.new_labels
 
     def wanted(self, new: int) -> str | None:
         """Return the trigger that would start a run with `new` labels, regardless of pauses."""
@@ -56,7 +57,7 @@ class Triggers:
         if new >= FEWEST and (self.drifted or self.fallen):
             return "drift" if self.drifted else "quality"
         if self.scheduled:
-            if new >= (self.new_labels or 1):
+            if new >= self.new_labels:
                 return "schedule"
             self.scheduled = False
         return "labels" if new >= self.needed else None
@@ -64,7 +65,7 @@ class Triggers:
     @property
     def needed(self) -> float:
         """New labels that start a run by themselves."""
-        if self.new_labels is None:
+        if not self.labels_start:
             return float("inf")
         half = self.warned or self.until_scarce <= 0
         return max(self.new_labels / 2 if half else self.new_labels, self.least)
@@ -72,7 +73,7 @@ class Triggers:
     @property
     def until_scarce(self) -> int:
         """Samples after which half as many labels are enough to start a run."""
-        return SCARCE * (self.new_labels or 0) - self.arrived
+        return SCARCE * self.new_labels - self.arrived
 
     def pause_reason(self, monotonic: float) -> str | None:
         """Return why no automatic run can start: the pause after the previous one; None if one can."""

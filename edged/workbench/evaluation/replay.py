@@ -48,6 +48,7 @@ from edged.workbench.evaluation.stream import (
 )
 
 BLOCK = 256
+DRIFT_BLOCK = 25  # samples in a block where drifts start the runs, which a daemon hears of at once
 BEGINNING, FINER = 1600, 5  # samples in smaller blocks: at first it matters most that labels come when due
 
 
@@ -204,9 +205,9 @@ class Replay(Listener):
 
     def _block(self, position: int) -> int:
         """How many samples can pass before a trigger could fire: each brings one label at most."""
-        need = BLOCK
+        need = DRIFT_BLOCK
         triggers = self.scheduler.triggers
-        if triggers.new_labels is not None:
+        if triggers.labels_start:
             triggers.arrived, new = self.scheduler.arrived, self.scheduler.new()
             need = max(1, ceil(triggers.needed) - new)
             if triggers.until_scarce > 0:

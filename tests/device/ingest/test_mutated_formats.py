@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from edged.mqtt.client.message import ReceivedMessage
-from tests.device.ingest.test_mutations import GROUP, GROWTH, SLOWEST, Way, parsing, resident
+from tests.device.ingest.test_mutations import GROUP, GROWTH, SLOWEST, Way, alone, parsing, resident
 from tests.formats import STREAMS, introductions, stream, topic, written
 from tests.mutations import Mutations
 
@@ -76,7 +76,7 @@ def test_mutated_compressed_payloads_do_neither(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_million_mutated_payloads_of_all_formats_leave_no_trace(tmp_path: Path, name: str) -> None:
-    figures = fed(tmp_path, name, LONG)
+    figures = alone(fed, tmp_path, name, LONG)
     print(name, figures)  # noqa: T201  the figures of the long form
     assert figures["p99"] <= SLOWEST, figures
     assert figures["growth"] <= GROWTH, figures

@@ -21,7 +21,7 @@ def test_enough_new_labels_start_a_run() -> None:
 
 
 def test_a_schedule_with_too_little_data_is_dropped() -> None:
-    triggers = Triggers(new_labels=None)
+    triggers = Triggers(new_labels=1, labels_start=False)
     triggers.scheduled = True
     assert decide(triggers, 0, 0.0) is None
     assert decide(triggers, 60, 0.0) is None, "the missed schedule must not fire later"
@@ -88,7 +88,7 @@ def test_where_few_samples_get_labels_half_as_many_are_enough() -> None:
 
 
 def test_what_is_wanted_stays_wanted_while_something_holds_it_back() -> None:
-    triggers = Triggers(new_labels=None)
+    triggers = Triggers(new_labels=1, labels_start=False)
     triggers.scheduled = True
     assert (triggers.wanted(60), triggers.wanted(60)) == ("schedule", "schedule")
     triggers.begun("schedule")

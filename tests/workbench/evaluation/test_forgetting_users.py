@@ -67,7 +67,7 @@ def followed(
     config = configured(
         {
             "device": {"id": "users"},
-            "stream": {"features": users.x.shape[1], "classes": 6},
+            "stream": {"features": users.x.shape[1], "classes": 6, "context": []},
             "training": {**LONG_RUNS, **training},
             "gate": gate,
         }

@@ -570,6 +570,14 @@ def test_a_scheduled_run_with_too_few_new_labels_is_left_out(tmp_path: Path) -> 
     assert np.diff(starts).min() >= 40 * 3600.0
 
 
+def test_a_scheduled_run_of_a_reconstruction_waits_for_400_samples(tmp_path: Path) -> None:
+    x, _ = correlated(1600)
+    section, options = {"features": 6, "task": "reconstruct"}, LabelOptions(pretrain=200)
+    training = {"every": "100s", "new_labels": 0}
+    report = evaluate(tmp_path, save(tmp_path, X=x), section, options=options, training=training)
+    assert report["trainings"] == 2
+
+
 def test_samples_without_times_are_one_second_apart(tmp_path: Path) -> None:
     x, y = two_classes(600)
     training = {"every": "50s", "new_labels": 0}

@@ -1,4 +1,4 @@
-"""Writing nodes: those that take the place of an operator, bodies of Scan, whole networks."""
+"""Writing nodes: those that take the place of an operator, bodies of Scan and If, whole networks."""
 
 from __future__ import annotations
 
@@ -124,16 +124,15 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
 
-# ---- loops over a sequence ---------------------------------------------------------------------
+# ---- loops over a sequence, and choices between two forms --------------------------------------
 
 
 class ScanState(NamedTuple):
-    """A tensor that goes from round to round: its first value, its names in a round, its last value."""
+    """A tensor that goes from round to round: its first value, its name before and after a round."""
 
     first: str
     before: str
     after: str
-    last: str
 
 
 def write_scan(
@@ -144,8 +143,8 @@ def write_scan(
     sequences: Mapping[str, str],
     collected: Mapping[str, str],
     backwards: bool = False,
-) -> None:
-    """Write a Scan over float32 matrices along the first axis.
+) -> list[str]:
+    """Write a Scan over matrices along the first axis; the names of the states after the last round.
 
     Parameters
     ----------
@@ -162,20 +161,40 @@ def write_scan(
     backwards
         Go from the last to the first; what is collected lies in the order of the sequences all the same.
     """
-    # The runtime must know how many axes there are, and cannot always tell by itself.
-    takes, gives = (
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in names]
-        for names in (
-            [*(state.before for state in states), *sequences],
-            [*(state.after for state in states), *collected],
-        )
-    )
+    last = [body.name("last") for _ in states]
+    takes = [*(state.before for state in states), *sequences]
+    gives = [*(state.after for state in states), *collected]
     to.operator(
         "Scan",
         [*(state.first for state in states), *sequences.values()],
-        [*(state.last for state in states), *collected.values()],
-        body=helper.make_graph(body.nodes, body.name("body"), takes, gives),
+        [*last, *collected.values()],
+        # The runtime must know how many axes there are, and cannot always tell by itself.
+        body=_graph(body, takes, gives, [None, None]),
         num_scan_inputs=len(sequences),
         scan_input_directions=[int(backwards)] * len(sequences),
         scan_output_directions=[int(backwards)] * len(collected) or None,
     )
+    return last
+
+
+def write_choice(
+    condition: str,
+    forms: tuple[NodeWriter, NodeWriter],
+    results: tuple[list[str], list[str]],
+    outputs: list[str],
+    to: NodeWriter,
+) -> None:
+    """Write an If: the outputs are the first form's results where the condition holds, else the second's."""
+    yes, no = (_graph(form, [], result) for form, result in zip(forms, results, strict=True))
+    to.operator("If", [condition], outputs, then_branch=yes, else_branch=no)
+
+
+def _graph(
+    body: NodeWriter, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[None] | None = None
+) -> onnx.GraphProto:
+    """The nodes as a graph; all that goes in and out is float32, and of this shape if one is given."""
+    takes, gives = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names]
+        for names in (inputs, outputs)
+    )
+    return helper.make_graph(body.nodes, body.name("body"), takes, gives)

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edged.bundles.autodiff.rules.recurrent import FEW, MANY
 from edged.bundles.graph.edit import subgraphs
 from edged.bundles.graph.writer import attributes_of
 from edged.engines import open_engine
@@ -90,7 +91,7 @@ class Recurrent:
         return self.add("ReduceMean", self.add("Squeeze", states, self.sizes(1)), axes=[0], keepdims=0)
 
 
-@pytest.mark.parametrize("rows", [1, 24])
+@pytest.mark.parametrize("rows", [1, FEW - 1, FEW, MANY])
 @pytest.mark.parametrize(("operator", "linear"), FORMS)
 def test_the_last_state(tmp_path: Path, operator: str, linear: int, rows: int) -> None:
     network = Recurrent(operator, linear)
@@ -98,7 +99,7 @@ def test_the_last_state(tmp_path: Path, operator: str, linear: int, rows: int) -
     assert_equal(*both_gradients(network.model(network.last(last)), tmp_path, rows=rows))
 
 
-@pytest.mark.parametrize("rows", [3, 25])
+@pytest.mark.parametrize("rows", [3, 12, MANY + 1])
 @pytest.mark.parametrize(("operator", "linear"), FORMS)
 def test_all_outputs_of_two_layers_without_bias(
     tmp_path: Path, operator: str, linear: int, rows: int
@@ -113,7 +114,7 @@ def test_all_outputs_of_two_layers_without_bias(
     assert_equal(*both_gradients(network.model(total), tmp_path, rows=rows))
 
 
-@pytest.mark.parametrize("rows", [3, 25])
+@pytest.mark.parametrize("rows", [3, 12, MANY + 1])
 @pytest.mark.parametrize(("operator", "linear"), FORMS)
 def test_initial_states_that_are_trained(tmp_path: Path, operator: str, linear: int, rows: int) -> None:
     network = Recurrent(operator, linear)
@@ -127,7 +128,7 @@ def test_initial_states_that_are_trained(tmp_path: Path, operator: str, linear: 
     assert_equal(native, portable)
 
 
-@pytest.mark.parametrize("rows", [3, 25])
+@pytest.mark.parametrize("rows", [3, MANY + 1])
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 @pytest.mark.parametrize(("operator", "linear"), FORMS)
 def test_other_directions(tmp_path: Path, operator: str, linear: int, direction: str, rows: int) -> None:
@@ -155,7 +156,7 @@ def test_one_state_is_read_at_one_step(tmp_path: Path) -> None:
     assert_equal(*both_gradients(network.model(network.add("Gather", rows, "step", axis=1)), tmp_path))
 
 
-@pytest.mark.parametrize("rows", [3, 24])
+@pytest.mark.parametrize("rows", [3, MANY])
 @pytest.mark.parametrize("frozen", ["rnn.r", "rnn.w", "rnn.b"])
 def test_a_parameter_of_a_layer_that_is_frozen(tmp_path: Path, frozen: str, rows: int) -> None:
     network = Recurrent("LSTM")
@@ -228,7 +229,7 @@ def test_a_frozen_weight_is_refused_by_the_native_engine_and_trains_on_the_porta
 
 
 @pytest.mark.parametrize(("operator", "linear"), FORMS)
-def test_no_gradient_of_all_steps_is_held(tmp_path: Path, operator: str, linear: int) -> None:
+def test_large_batches_hold_no_gradient_of_all_steps(tmp_path: Path, operator: str, linear: int) -> None:
     network = Recurrent(operator, linear)
     _, last, *_ = network.layer("sequence", "rnn", WIDTH)
     bundle = build(network.model(network.last(last)), tmp_path / "b", loss="mse")
@@ -238,7 +239,8 @@ def test_no_gradient_of_all_steps_is_held(tmp_path: Path, operator: str, linear:
     held = [
         len(each.get("scan_output_directions", ())) for each in given if 1 in each["scan_input_directions"]
     ]
-    assert held == [0]
+    assert len(held) == 2
+    assert min(held) == 0 < max(held)
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])

@@ -9,16 +9,18 @@ from edged.bundles.autodiff.rules import (
     activations,
     convolution,
     elementwise,
+    gru,
     losses,
+    lstm,
     normalisation,
     pooling,
     products,
-    recurrent_layers,
     reductions,
+    rnn,
     shaping,
 )
 
 __all__ = [
-    "activations", "convolution", "elementwise", "losses", "normalisation", "pooling", "products",
-    "recurrent_layers", "reductions", "shaping",
+    "activations", "convolution", "elementwise", "gru", "losses", "lstm",
+    "normalisation", "pooling", "products", "reductions", "rnn", "shaping",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Parts of a recurrent layer, the loop over its steps, and the loop of its gradients."""
+"""What recurrent layers have in common: their parts, their loops, and backpropagation through time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,43 @@ import onnx
 from onnx import numpy_helper
 
 from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape
-from edged.bundles.graph.writer import NodeWriter, ScanState, attributes_of, untrainable, write_scan
+from edged.bundles.graph.writer import (
+    NodeWriter,
+    ScanState,
+    attributes_of,
+    untrainable,
+    write_choice,
+    write_scan,
+)
+
+# Batches below FEW rows: the stock operator at once, and its gates again in one product. From there on every
+# step is written out, which saves computing the gates twice. From MANY rows on the gradient is computed
+# within the step, too, while what it is made of is in the cache. Measured for T=128, H=64.
+FEW, MANY = 8, 24
+
+
+class RecurrentLayer(NamedTuple):
+    """A recurrent layer of one direction.
+
+    `x` is `(T, N, I)`, `weight` `(k·H, I)`, `recurrence` `(k·H, H)`, `bias` `(2·k·H,)` or empty;
+    `first` are the initial states, each `(N, H)`. `given` are the operator's own inputs.
+    """
+
+    x: str
+    weight: str
+    recurrence: str
+    bias: str
+    first: list[str]
+    given: list[str]
+    length: int
+    width: int
+    hidden: int
+    linear_before_reset: bool = False
+
+
+Form = Callable[["RecurrentLayer", NodeWriter], list[str]]
+Result = Callable[[], str]
+Make = Callable[[Sequence[str], NodeWriter], list[str]]
 
 # Number of states that go from step to step, and the activations of a plain layer.
 STATES = {"GRU": 1, "LSTM": 2, "RNN": 1}
@@ -20,24 +56,6 @@ _PLAIN: Mapping[str, Mapping[str, Any]] = {
     "LSTM": {**_SAME, "activations": [b"Sigmoid", b"Tanh", b"Tanh"]},
     "RNN": _SAME,
 }
-
-
-class RecurrentLayer(NamedTuple):
-    """A recurrent layer of one direction.
-
-    `x` is `(T, N, I)`, `weight` `(k·H, I)`, `recurrence` `(k·H, H)`, `bias` `(2·k·H,)` or empty;
-    `first` are the initial states, each `(N, H)`.
-    """
-
-    x: str
-    weight: str
-    recurrence: str
-    bias: str
-    first: list[str]
-    length: int
-    width: int
-    hidden: int
-    linear_before_reset: bool = False
 
 
 def read_layer(node: onnx.NodeProto, to: Tape) -> RecurrentLayer:
@@ -55,6 +73,7 @@ def read_layer(node: onnx.NodeProto, to: Tape) -> RecurrentLayer:
         _without_direction(recurrence, to),
         _without_direction(bias, to),
         [_without_direction(name, to) or _zeros(x, size, to) for name in first],
+        [x, weight, recurrence, bias, "", *first],
         length,
         width,
         size,
@@ -98,43 +117,79 @@ def _zeros(x: str, hidden: int, to: Tape) -> str:
     return to.add("ConstantOfShape", [to.add("Concat", [rows, to.sizes(hidden)], axis=0)])
 
 
-def affine(values: str, matrix: str, added: str, to: NodeWriter) -> str:
-    """values·matrixᵀ, and a bias or another product added, if there is one."""
-    return to.add("Gemm", [values, matrix, *([added] if added else [])], transB=1)
+def readers_of(gradients: Sequence[Adjoint | None], node: onnx.NodeProto, to: Tape) -> list[str]:
+    """The gradients of the outputs, an empty name for one that nothing reads."""
+    whole = [
+        to.full(gradient, name, node) if gradient is not None else ""
+        for gradient, name in zip(gradients, node.output, strict=True)
+    ]
+    return [*whole, "", ""][: 1 + STATES[node.op_type]]
 
 
-def both_biases(layer: RecurrentLayer, gates: int, to: NodeWriter) -> str:
-    """The biases of the input's side and of the state's added up; nothing where there are none."""
-    return to.add("Add", to.split(layer.bias, *[gates * layer.hidden] * 2)) if layer.bias else ""
+def are_fewer(rows: int, layer: RecurrentLayer, to: NodeWriter) -> str:
+    """Whether the batch has fewer rows than these."""
+    return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
 
 
-def write_steps(
+def write_forward(
     node: onnx.NodeProto,
     layer: RecurrentLayer,
-    step: NodeWriter,
-    x: str,
-    states: Sequence[tuple[str, str]],
     kept: Sequence[str],
+    before: str,
+    forms: tuple[Form, Form],
     to: Tape,
-) -> list[str]:
-    """Write the loop of a layer and the node's outputs; sequences of what the step has `kept`, then of hₜ₋₁.
+) -> None:
+    """Write the layer of a node in two `forms`, for batches of less than FEW rows and for larger ones.
 
-    `step` is what one round does with `x`; `states` are their names in it, before and after, hₜ first.
+    `kept` are names for what is kept for the gradient, `before` the one among them of hₜ₋₁.
     """
-    carried = [
-        ScanState(first, *names, to.name("last")) for first, names in zip(layer.first, states, strict=True)
-    ]
-    before = step.add("Identity", [states[0][0]])
-    collected = {name: to.name("kept") for name in (*kept, before)}
-    write_scan(step, to, states=carried, sequences={x: layer.x}, collected=collected)
+    last = [to.name("last") for _ in layer.first]
+    few, more = to.body(), to.body()
+    results = forms[0](layer, few), forms[1](layer, more)
+    write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, *last], to)
+    _write_states(node, layer, before, last, to)
+
+
+def rows_of(sequence: str, to: NodeWriter) -> str:
+    """A sequence `(T, N, width)` as the matrix `(T·N, width)` of its rows."""
+    width = to.add("Shape", [sequence], start=2, end=3)
+    return to.add("Reshape", [sequence, to.add("Concat", [to.sizes(-1), width], axis=0)])
+
+
+def sequence_of(rows: str, layer: RecurrentLayer, width: int, to: NodeWriter) -> str:
+    """The matrix `(T·N, width)` as a sequence `(T, N, width)`."""
+    return to.add("Reshape", [rows, to.sizes(layer.length, -1, width)])
+
+
+def before_each(first: str, states: str, to: NodeWriter) -> str:
+    """The state before every step, `(T, N, H)`: the first one, then those after all steps but the last."""
+    earlier = to.add("Slice", [states, to.sizes(0), to.sizes(-1), to.sizes(0)])
+    return to.add("Concat", [to.add("Unsqueeze", [first, to.sizes(0)]), earlier], axis=0)
+
+
+def _write_states(
+    node: onnx.NodeProto, layer: RecurrentLayer, before: str, last: Sequence[str], to: Tape
+) -> None:
+    """Write the outputs of a layer: hₜ, which is the state before every step but the first, then the last."""
     if node.output[0]:
-        later = to.add("Slice", [collected[before], to.sizes(1), to.sizes(layer.length), to.sizes(0)])
-        final = to.add("Unsqueeze", [carried[0].last, to.sizes(0)])
+        later = to.add("Slice", [before, to.sizes(1), to.sizes(layer.length), to.sizes(0)])
+        final = to.add("Unsqueeze", [last[0], to.sizes(0)])
         to.add("Unsqueeze", [to.add("Concat", [later, final], axis=0), to.sizes(1)], node.output[0])
-    for name, state in zip(node.output[1:], carried, strict=False):
+    for name, value in zip(node.output[1:], last, strict=False):
         if name:
-            to.add("Unsqueeze", [state.last, to.sizes(0)], name)
-    return list(collected.values())
+            to.add("Unsqueeze", [value, to.sizes(0)], name)
+
+
+def start_of(gradient: str, like: str, to: NodeWriter) -> str:
+    """The gradient `(N, H)` of a last state, which is zero where nothing reads that state."""
+    if gradient:
+        return to.add("Squeeze", [gradient, to.sizes(0)])
+    return to.add("Mul", [like, to.number(0)])
+
+
+def product(gradient: str, values: str, to: NodeWriter) -> str:
+    """ḡᵀ·values, `(width of ḡ, width of the values)`, in one product over all T·N rows."""
+    return to.add("Gemm", [rows_of(gradient, to), rows_of(values, to)], transA=1)
 
 
 def lessened(a: str, b: str, to: NodeWriter) -> str:
@@ -142,41 +197,61 @@ def lessened(a: str, b: str, to: NodeWriter) -> str:
     return to.add("Sub", [a, to.add("Mul", [a, b])])
 
 
-class Loop:
-    """The loop that backpropagation through time (Werbos 1990) makes, from the last step to the first.
+def summed(gradient: str, to: NodeWriter) -> str:
+    """Σḡ over all steps and rows."""
+    return to.add("ReduceSum", [gradient, to.sizes(0, 1)], keepdims=0)
 
-    `step` is what one round does: all that is made of a step's gradient, while it is in the cache.
+
+class Loop:
+    """What the loop of a layer reads, carries and leaves; `step` is what one round does.
+
+    `within` says that everything is computed within the step, `of_x` that the input's gradient is wanted.
     """
 
-    def __init__(self, node: onnx.NodeProto, layer: RecurrentLayer, to: Tape) -> None:
+    def __init__(self, layer: RecurrentLayer, to: NodeWriter, *, within: bool, of_x: bool) -> None:
         self.layer, self.to, self.step = layer, to, to.body()
-        self._node = node
+        self._within, self._of_x = within, of_x
         self._sequences: dict[str, str] = {}
         self._collected: dict[str, str] = {}
         self._sums: list[ScanState] = []
+        self._last: list[str] = []
         self._ones = ""
 
     def of(self, sequence: str) -> str:
         """What the step reads of a sequence `(T, N, ...)`."""
         return self._sequences.setdefault(sequence, self.step.name("of"))
 
-    def reaching(self, before: str, gradient: Adjoint | None) -> str:
-        """All that reaches a state: `before` from the next step, and from readers of the layer's output."""
-        if gradient is None:
+    def prepared(self, sequences: Sequence[str], make: Make) -> list[str]:
+        """What `make` makes of sequences, for the step to read."""
+        if self._within:
+            return make([self.of(name) for name in sequences], self.step)
+        return [self.of(name) for name in make(sequences, self.to)]
+
+    def reaching(self, before: str, of_states: str) -> str:
+        """All that reaches a state: `before` from the next step, and from its readers, if there are any."""
+        if not of_states:
             return before
-        states = self.to.add("Squeeze", [self.to.whole(gradient, self._node), self.to.sizes(1)])
+        states = self.to.add("Squeeze", [of_states, self.to.sizes(1)])
         return self.step.add("Add", [before, self.of(states)])
 
-    def product(self, gradient: str, values: str, shape: Sequence[int]) -> str:
+    def product(self, gradient: str, values: str, shape: Sequence[int]) -> Result:
         """ḡᵀ·values over all steps, of this shape; `gradient` is of the step, `values` a sequence."""
+        if not self._within:
+            every = self._collect(gradient)
+            return lambda: product(every, values, self.to)
         before = self.step.name("sum")
-        return self._added_up(before, [gradient, self.of(values), before], shape, transA=1)
+        after = self.step.add("Gemm", [gradient, self.of(values), before], transA=1)
+        return self._added_up(before, after, shape)
 
-    def total(self, gradient: str, width: int) -> str:
+    def total(self, gradient: str, width: int) -> Result:
         """Σḡ over all steps and rows, `(width,)`; `gradient` is of the step."""
+        if not self._within:
+            every = self._collect(gradient)
+            return lambda: summed(every, self.to)
         before = self.step.name("sum")
-        total = self._added_up(before, [self._every_row(), gradient, before], (1, width))
-        return self.to.add("Squeeze", [total, self.to.sizes(0)])
+        after = self.step.add("Gemm", [self._every_row(), gradient, before])
+        total = self._added_up(before, after, (1, width))
+        return lambda: self.to.add("Squeeze", [total(), self.to.sizes(0)])
 
     def _every_row(self) -> str:
         """Ones `(1, N)`: a product with them adds up rows, faster than a sum does."""
@@ -187,52 +262,55 @@ class Loop:
             self._ones = self.to.add("ConstantOfShape", [size], value=one)
         return self._ones
 
-    def _added_up(self, before: str, inputs: list[str], shape: Sequence[int], **attributes: int) -> str:
-        zeros, after = self.to.add("ConstantOfShape", [self.to.sizes(*shape)]), self.step.name("gemm")
-        self.step.add("Gemm", inputs, after, **attributes)
-        self._sums.append(ScanState(zeros, before, after, self.to.name("last")))
-        return self._sums[-1].last
+    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], NodeWriter], str]) -> Result:
+        """ḡ·W of all steps, `(T, N, I)`, where ḡ is what `joined` makes of tensors of the step."""
+        if not self._within:
+            every = [self._collect(part) for part in parts]
+            return lambda: self.to.add("MatMul", [joined(every, self.to), self.layer.weight])
+        if not self._of_x:
+            return lambda: ""
+        each = self.step.add("MatMul", [joined(parts, self.step), self.layer.weight])
+        collected = self._collect(each)
+        return lambda: collected
 
-    def of_inputs(self, gradient: str) -> str:
-        """ḡ·W of all steps, `(T, N, I)`, where it is wanted; `gradient` is of the step."""
-        if not self.to.wants(self._node, 0):
-            return ""
-        each = self.step.add("MatMul", [gradient, self.layer.weight])
-        return self._collected.setdefault(each, self.to.name("collected"))
+    def _collect(self, name: str) -> str:
+        return self._collected.setdefault(name, self.to.name("collected"))
 
-    def write(self, states: Sequence[tuple[str, str]], last: Sequence[Adjoint | None]) -> list[str]:
-        """Write the loop, which carries the gradients of states; those of the initial states.
+    def _added_up(self, before: str, after: str, shape: Sequence[int]) -> Result:
+        zeros, place = self.to.add("ConstantOfShape", [self.to.sizes(*shape)]), len(self._sums)
+        self._sums.append(ScanState(zeros, before, after))
+        return lambda: self._last[place]
 
-        `states` are their names in the step, before and after; `last` are the gradients of the last states.
-        """
-        starts = [self._start(place, last) for place in range(len(states))]
-        carried = [
-            ScanState(start, *names, self.to.name("last"))
-            for start, names in zip(starts, states, strict=True)
-        ]
-        write_scan(
+    def write(self, states: Sequence[ScanState]) -> list[str]:
+        """Write the loop, which carries these; their values after the last round."""
+        self._last = write_scan(
             self.step,
             self.to,
-            states=[*self._sums, *carried],
+            states=[*self._sums, *states],
             sequences={name: sequence for sequence, name in self._sequences.items()},
             collected=self._collected,
             backwards=True,
         )
-        return [state.last for state in carried]
+        return self._last[len(self._sums) :]
 
-    def _start(self, place: int, last: Sequence[Adjoint | None]) -> str:
-        """The gradient `(N, H)` of a last state, which is zero where nothing reads that state."""
-        gradient = last[place] if place < len(last) else None
-        if gradient is None:
-            return self.to.add("Mul", [self.layer.first[place], self.to.number(0)])
-        return self.to.add("Squeeze", [self.to.whole(gradient, self._node, 1 + place), self.to.sizes(0)])
 
-    def gradients(self, of_x: str, *of_others: str) -> Adjoints:
-        """The gradients of x, then of W, R, biases and initial states as the operator has them."""
-        found: Adjoints = [None] * (5 + len(self.layer.first))
-        places = [0, 1, 2, 3, *range(5, len(found))]
-        for place, value in zip(places, (of_x, *of_others), strict=True):
-            if self.to.wants(self._node, place):
-                name = self.to.add("Unsqueeze", [value, self.to.sizes(0)]) if place else value
-                found[place] = Adjoint(name, self.to.dims(self._node.input[place], self._node))
-        return found
+def write_gradients(
+    node: onnx.NodeProto, layer: RecurrentLayer, to: Tape, back: Callable[[Loop], Sequence[Result]]
+) -> Adjoints:
+    """Write the gradients of x, W, R, biases and initial states that are wanted.
+
+    `back` writes a loop and gives all of them, in this order.
+    """
+    places = [0, 1, 2, 3, *range(5, 5 + len(layer.first))]
+    wanted = [i for i, place in enumerate(places) if to.wants(node, place)]
+    few, many = to.body(), to.body()
+    loops = [Loop(layer, body, within=body is many, of_x=0 in wanted) for body in (few, many)]
+    made = [back(loop) for loop in loops]
+    results = [[result[i]() for i in wanted] for result in made]
+    outputs = [to.name("gradient") for _ in wanted]
+    write_choice(are_fewer(MANY, layer, to), (few, many), (results[0], results[1]), outputs, to)
+    found: Adjoints = [None] * (places[-1] + 1)
+    for i, value in zip(wanted, outputs, strict=True):
+        name = value if i == 0 else to.add("Unsqueeze", [value, to.sizes(0)])
+        found[places[i]] = Adjoint(name, to.dims(node.input[places[i]], node))
+    return found

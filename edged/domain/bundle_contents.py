@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from edged.domain.json_fields import JsonObject
+from edged.domain.json_fields import Count, Digest, JsonObject
 from edged.domain.training.message import Message, SparseMessage
 
 REBUILD = "build the bundle again with `edged artifacts build`"
@@ -50,8 +50,8 @@ Standardisation: TypeAlias = Mapping[str, str]
 class FileEntry:
     """What a file, or a chunk of one, must be: size in bytes and SHA-256 in hexadecimal."""
 
-    bytes: int
-    sha256: str
+    bytes: Count
+    sha256: Digest
 
     @classmethod
     def of(cls, path: Path) -> FileEntry:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
 
 from edged.domain.json_fields import (
     MALFORMED,
@@ -21,17 +20,19 @@ from edged.domain.json_fields import (
     AtLeastOne,
     Count,
     Digest,
-    JsonFields,
     Name,
+    Names,
     NotNegative,
     Number,
     ShortText,
     ShortTexts,
     Token,
-    read_dataclass,
-    read_object,
+    count_from,
+    parse_object,
+    text_up_to,
 )
-from edged.errors import ConfigError, RejectedUpdateError
+from edged.domain.training.message import Message
+from edged.errors import ConfigError, RejectedUpdateError, TrainingError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,11 +51,22 @@ LARGEST_MODEL = 64 * 1024**2
 MOST_ROUNDS = 2**31
 
 MOST_PARTS = 9 * 1024
-Parts = Annotated[int, partial(JsonFields.count, least=1, most=MOST_PARTS)]
+Parts = Annotated[int, count_from(1, MOST_PARTS)]
+
+M = TypeVar("M", bound=Message)
+
+
+def read_received(kind: type[M], payload: bytes, limit: int, where: str) -> M:
+    """Read a message of at most `limit` bytes from outside; RejectedUpdateError when it is malformed."""
+    values = parse_object(payload, limit, where)
+    try:
+        return kind.from_json(values)
+    except TrainingError as problem:
+        raise RejectedUpdateError(MALFORMED, problem.what, where=problem.where) from None
 
 
 @dataclass(frozen=True)
-class BaseModelInfo:
+class BaseModelInfo(Message):
     """A model of the fleet: the fingerprint of its weights, and the bytes and parts that hold them."""
 
     hash: Digest
@@ -63,7 +75,7 @@ class BaseModelInfo:
 
 
 @dataclass(frozen=True)
-class FitSettings:
+class FitSettings(Message):
     """Amount and pace of training; of `epochs` and `steps` exactly one is None."""
 
     epochs: AtLeastOne | None = 1
@@ -72,11 +84,11 @@ class FitSettings:
     batch_size: AtLeastOne = 32
 
     @classmethod
-    def of(cls, values: JsonFields) -> Self:
-        """Read the settings; raise RejectedUpdateError unless they have either epochs or steps."""
-        found = read_dataclass(cls, values)
+    def from_json(cls, values: object) -> Self:
+        """Read the settings; raise TrainingError unless they have either epochs or steps."""
+        found = super().from_json(values)
         if (found.epochs is None) == (found.steps is None):
-            raise values.wrong("epochs", "either epochs or steps")
+            raise TrainingError("expected either epochs or steps", where=f"{cls.__name__}.epochs")
         return found
 
 
@@ -86,10 +98,6 @@ class RoundSettings(FitSettings):
 
     clip_norm: NotNegative = 1.0  # largest L2 norm of the whole update
     evaluate: bool = True  # whether devices report how good the base is for them
-
-
-def _read_settings(values: JsonFields, name: str) -> RoundSettings:
-    return RoundSettings.of(values.inner(name))
 
 
 @dataclass(frozen=True)
@@ -166,11 +174,11 @@ class FleetTopics:
         return kind, device, found[0] if found else None, found[1] if len(found) > 1 else None
 
 
-RoundNumber = Annotated[int, partial(JsonFields.count, least=1, most=MOST_ROUNDS)]
+RoundNumber = Annotated[int, count_from(1, MOST_ROUNDS)]
 
 
 @dataclass(frozen=True)
-class FleetMessage:
+class FleetMessage(Message):
     """Base of dataclasses that are messages of one JSON object."""
 
     topic: ClassVar[str]
@@ -179,11 +187,11 @@ class FleetMessage:
     @classmethod
     def read(cls, payload: bytes) -> Self:
         """From what came on the topic; RejectedUpdateError when it is not as described."""
-        return read_dataclass(cls, read_object(payload, cls.longest, cls.topic))
+        return read_received(cls, payload, cls.longest, cls.topic)
 
     def payload(self) -> bytes:
         """Encode the message as JSON."""
-        return _json(asdict(self))
+        return _json(self)
 
 
 @dataclass(frozen=True)
@@ -202,8 +210,8 @@ class RoundAnnouncement(FleetMessage):
     opened: NotNegative  # seconds since the epoch, as the deadline
     deadline: NotNegative
     window: NotNegative  # seconds over which devices spread what they send
-    devices: Annotated[tuple[str, ...], JsonFields.names] | None  # those that were chosen; None for all
-    config: Annotated[RoundSettings, _read_settings]
+    devices: Names | None  # those that were chosen; None for all
+    config: RoundSettings
     seal: ShortText | None = None  # public key to which what devices send is sealed; see `signing.seal`
     daily_bytes: Count = 0  # that a device may fetch and send a day (UTC); 0: any number
 
@@ -213,14 +221,14 @@ class RoundAnnouncement(FleetMessage):
 
 
 @dataclass(frozen=True)
-class UpdateHeader:
+class UpdateHeader(Message):
     """The line before an update, or before each part of one."""
 
     device: Name
     round: RoundNumber
     id: Token
     base: Digest  # fingerprint of the weights to which the update is a difference
-    samples: Annotated[int, partial(JsonFields.count, least=1, reason="samples")]  # its weight in the mean
+    samples: Count  # its weight in the mean
     bytes: AtLeastOne  # of the whole blob, as its hash
     sha256: Digest
     parts: Parts = 1  # how many messages carry it
@@ -232,10 +240,9 @@ class UpdateHeader:
         line, found, blob = payload[: LONGEST_LINE + 1].partition(b"\n")
         if not found:
             raise RejectedUpdateError(MALFORMED, "an update starts with a line of JSON", where="up")
-        fields = read_object(line, LONGEST_LINE, "up")
-        made = read_dataclass(cls, fields)
+        made = read_received(cls, line, LONGEST_LINE, "up")
         if made.part >= made.parts:
-            raise fields.wrong("part", f"a whole number from 0 to {made.parts - 1}")
+            raise RejectedUpdateError(MALFORMED, f"part {made.part} of {made.parts}, from 0", where="up")
         return made, blob + payload[LONGEST_LINE + 1 :]
 
     def messages(self, topics: FleetTopics, blob: Blob) -> Iterator[tuple[str, Blob]]:
@@ -246,12 +253,7 @@ class UpdateHeader:
         )
         for part, piece in enumerate(pieces):
             topic = topics.up(self.round, self.device, part if len(pieces) > 1 else None)
-            yield topic, _json(asdict(replace(whole, part=part))) + b"\n" + piece
-
-
-def _reasons(values: JsonFields, name: str) -> dict[str, str]:
-    reasons = values.inner(name)
-    return {device: reasons.text(device) for device in reasons}
+            yield topic, _json(replace(whole, part=part)) + b"\n" + piece
 
 
 @dataclass(frozen=True)
@@ -262,8 +264,8 @@ class Receipts(FleetMessage):
     longest = LARGEST_JSON
 
     id: Token
-    accepted: Annotated[tuple[str, ...], JsonFields.names] = ()
-    refused: Annotated[Mapping[str, str], _reasons] = field(default_factory=dict)
+    accepted: Names = ()
+    refused: Mapping[str, ShortText] = field(default_factory=dict)
 
 
 STOPPED = "the daemon has stopped"
@@ -284,12 +286,12 @@ class DeviceState(FleetMessage):
     ready: bool  # whether it would train if it were chosen, and else what keeps it from that
     why_not: ShortText
     idle: bool  # it has nothing else to train
-    last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]  # it sent an update for; 0 before
+    last_round: Annotated[int, count_from(0, MOST_ROUNDS)]  # it sent an update for; 0 before
     tags: ShortTexts = ()  # which canaries can be chosen by
 
 
 @dataclass(frozen=True)
-class Quality:
+class Quality(Message):
     """Loss and the task's metric on the holdout of a device."""
 
     loss: Number
@@ -311,7 +313,7 @@ class Evaluation(FleetMessage):
     model: Quality
     standing: Quality | None  # the fleet's model before this one, where the device still has it
     taken: bool  # whether the device serves it now, and why or why not
-    reason: Annotated[str, partial(JsonFields.text, longest=1000)]
+    reason: Annotated[str, text_up_to(1000)]
 
 
 def _is_number(level: str) -> bool:
@@ -335,5 +337,5 @@ def joined(parts: Sequence[bytes], base: BaseModelInfo) -> bytes:
     return blob
 
 
-def _json(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+def _json(message: Message) -> bytes:
+    return json.dumps(message.to_json(), separators=(",", ":"), allow_nan=False).encode()

@@ -27,7 +27,7 @@ class FitRequest(FitSettings):
 
 
 @dataclass(frozen=True)
-class TrialRequest:
+class TrialRequest(Message):
     """A request to judge weights; with `offer` the gate may bring them into service."""
 
     offer: bool = False

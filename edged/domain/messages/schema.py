@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -74,8 +75,8 @@ def check(schema: Schema, value: Any, where: str = "") -> None:
     """Compare a value, as it was read from JSON, with a schema; ConfigError names what is wrong first.
 
     Of the keywords it knows those that the tables use: `type`, `enum`, `properties`, `required`,
-    `additionalProperties`, `items`, `minItems`, and the four bounds of numbers. `where` is what the value is
-    called in the error.
+    `additionalProperties`, `items`, `minItems`, `maxItems`, and the four bounds of numbers. `where`
+    is what the value is called in the error.
 
     >>> check({"type": "object", "properties": {"steps": {"type": "integer"}}}, {"steps": 1.5})
     Traceback (most recent call last):
@@ -90,8 +91,10 @@ def check(schema: Schema, value: Any, where: str = "") -> None:
     if isinstance(value, dict):
         _check_fields(schema, value, where)
     elif isinstance(value, list):
-        if len(value) < schema.get("minItems", 0):
-            raise ConfigError(f"it has {len(value)} entries, {schema['minItems']} at least", where=where)
+        least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+        if not least <= len(value) <= most:
+            bound = f"at least {least}" if len(value) < least else f"at most {most}"
+            raise ConfigError(f"it has {len(value)} entries, {bound} are accepted", where=where)
         for place, item in enumerate(value):
             check(schema.get("items", {}), item, f"{where}[{place}]")
     elif _is_number(value):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from edged.domain.json_fields import JsonObject
+from edged.domain.json_fields import JsonObject, Rule
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class Message:
     """Base of frozen dataclasses that become JSON objects.
 
     Fields are numbers, texts, paths, literals, optional ones (`X | None`), tuples of one kind or sequences
-    that are tuples, mappings by name, and further dataclasses; `object` is any JSON value.
+    that are tuples, mappings by name, and further dataclasses; `object` is any JSON value. Values of
+    `Annotated[X, Rule]` keep a rule: those of messages from outside do, see `edged.domain.json_fields`.
     """
 
     def to_json(self) -> JsonObject:
@@ -45,9 +47,10 @@ class Message:
         Raises TrainingError when it is not an object, lacks a field without a default, or a value has another
         type.
         """
-        if not isinstance(values, dict):
-            raise _wrong(cls.__name__, values, cls.__name__)
-        made: Self = _read_fields(cls, values, cls.__name__)
+        try:
+            made: Self = _read_fields(cls, values)
+        except _Misfit as problem:
+            raise TrainingError(problem.what, where=f"{cls.__name__}{problem.place}") from None
         return made
 
 
@@ -72,7 +75,8 @@ def decode(values: object, kinds: Iterable[type[Message]]) -> Message:
     known = {kind.__name__: kind for kind in kinds}
     name = values.get("type") if isinstance(values, dict) else values
     if not isinstance(name, str) or name not in known:
-        raise _wrong(f"one of {', '.join(known)}", name, "type of the message")
+        problem = _Misfit.of(f"one of {', '.join(known)}", name)
+        raise TrainingError(problem.what, where="type of the message")
     return known[name].from_json(values)
 
 
@@ -90,39 +94,114 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _read(kind: Any, value: object, where: str) -> Any:
+class _Misfit(Exception):  # noqa: N818  never leaves this module
+    """A value that is not what its field holds, and its place in the message."""
+
+    def __init__(self, what: str, place: str = "") -> None:
+        self.what, self.place = what, place
+
+    @classmethod
+    def of(cls, expected: str, value: object) -> Self:
+        return cls(f"expected {expected}, got {value!r:.{SHOWN}}")
+
+    def within(self, place: str) -> Self:
+        self.place = place + self.place
+        return self
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return a function from a JSON value to a value of this type, which raises _Misfit."""
     origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        known = value is None or type(value) in inner
-        return value if known else _read(next(k for k in inner if k is not NoneType), value, where)
-    if origin in (tuple, Sequence) and isinstance(value, list):
-        simple = inner[0] in SCALARS and set(map(type, value)) <= {inner[0]}
-        items = value if simple else (_read(inner[0], v, f"{where}[{at}]") for at, v in enumerate(value))
-        return tuple(items)  # thousands of offsets, in the daemon
-    if origin is Mapping and isinstance(value, dict):
-        return {name: _read(inner[1], item, f"{where}.{name}") for name, item in value.items()}
-    if is_dataclass(kind) and isinstance(value, dict):
-        own = vars(kind).get("from_json")
-        return _read_fields(kind, value, where) if own is None else own.__func__(kind, value)
-    if (kind, type(value)) in SIMPLE:
-        return kind(value)
-    if kind is object or type(value) is kind or (origin is Literal and value in inner):
-        return value
-    raise _wrong(kind.__name__ if isinstance(kind, type) and not inner else str(kind), value, where)
+    read: Any = partial(_read_plain, kind)
+    if origin is Annotated:
+        read = partial(_read_by_rule, _reader(inner[0]), inner[1])
+    elif origin in (Union, UnionType):
+        read = partial(_read_union, inner, _reader(next(one for one in inner if one is not NoneType)))
+    elif origin in (tuple, Sequence):
+        read = partial(_read_list, inner[0], _reader(inner[0]))
+    elif origin is Mapping:
+        read = partial(_read_mapping, _reader(inner[1]))
+    elif origin is Literal:
+        rule = Rule(f"one of {', '.join(map(str, inner))}", inner.__contains__)
+        read = partial(_read_by_rule, _reader(object), rule)
+    elif is_dataclass(kind):
+        own = getattr(kind, "from_json", None)
+        plain = own is None or own.__func__ is Message.from_json.__func__  # type: ignore[attr-defined]
+        read = partial(_read_fields, kind) if plain else own
+    return cast("Callable[[Any], Any]", read)
 
 
-def _read_fields(kind: Any, values: Mapping[str, object], where: str) -> Any:
-    hints, found = _hints(kind), {}
-    for field in fields(kind):
-        if field.name in values:
-            found[field.name] = _read(hints[field.name], values[field.name], f"{where}.{field.name}")
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise TrainingError("the field is missing", where=f"{where}.{field.name}")
+def _read_union(kinds: Collection[Any], first: Callable[[Any], Any], value: Any) -> Any:
+    return value if value is None or type(value) in kinds else first(value)
+
+
+def _read_by_rule(read: Callable[[Any], Any], rule: Rule, value: Any) -> Any:
+    try:
+        made = read(value)
+    except _Misfit as problem:
+        raise (problem if problem.place else _Misfit.of(rule.expected, value)) from None
+    if not rule.holds(made):
+        raise _Misfit.of(rule.expected, value)
+    return made
+
+
+def _read_list(kind: Any, read: Callable[[Any], Any], value: Any) -> Any:
+    if not isinstance(value, list):
+        raise _Misfit.of("a list", value)
+    if kind in SCALARS and set(map(type, value)) <= {kind}:
+        return tuple(value)  # thousands of offsets, in the daemon
+    made: list[Any] = []
+    try:
+        for item in value:
+            made.append(read(item))  # noqa: PERF401  what was made counts after an error
+    except _Misfit as problem:
+        raise problem.within(f"[{len(made)}]") from None
+    return tuple(made)
+
+
+def _read_mapping(read: Callable[[Any], Any], value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _Misfit.of("an object", value)
+    return {name: _read_at(f".{name}", read, item) for name, item in value.items()}
+
+
+def _read_fields(kind: Any, values: Any) -> Any:
+    if not isinstance(values, dict):
+        raise _Misfit.of("an object", values)
+    found = {}
+    for name, required, read in _fields_of(kind):
+        if name in values:
+            found[name] = _read_at(f".{name}", read, values[name])
+        elif required:
+            raise _Misfit("the field is missing", f".{name}")
     return kind(**found)
 
 
-_hints = cache(get_type_hints)
+@cache
+def _fields_of(kind: Any) -> list[tuple[str, bool, Callable[[Any], Any]]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        (
+            field.name,
+            field.default is MISSING and field.default_factory is MISSING,
+            _reader(hints[field.name]),
+        )
+        for field in fields(kind)
+    ]
 
 
-def _wrong(expected: str, value: object, where: str) -> TrainingError:
-    return TrainingError(f"expected {expected}, got {value!r:.{SHOWN}}", where=where)
+def _read_at(place: str, read: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except _Misfit as problem:
+        raise problem.within(place) from None
+
+
+def _read_plain(kind: Any, value: Any) -> Any:
+    if kind is object or type(value) is kind:
+        return value
+    if (kind, type(value)) in SIMPLE:
+        with suppress(OverflowError):  # a whole number that is too large
+            return kind(value)
+    raise _Misfit.of(getattr(kind, "__name__", str(kind)), value)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.domain.bundle_contents import FileEntry
-from edged.domain.json_fields import JsonFields
+from edged.domain.json_fields import Count, Digest
 from edged.domain.training.message import Message, SparseMessage
-from edged.errors import CorruptError
+from edged.errors import CorruptError, TrainingError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,33 +46,20 @@ class TransferManifest(SparseMessage):
     The others are as in `UpdateDescription`, None where the manifest does not say them.
     """
 
-    bytes: int
-    sha256: str
+    bytes: Count
+    sha256: Digest
     chunks: tuple[FileEntry, ...]
     encoding: str | None = None
     parameters: str | None = None
 
     @classmethod
-    def read(cls, fields: JsonFields) -> Self:
-        """Read a manifest from outside; what it says of weights is checked when they are decoded."""
-
-        def text(key: str) -> str:
-            return str(fields.values[key])
-
-        return cls(
-            fields.count("bytes"),
-            fields.digest("sha256"),
-            tuple(FileEntry(chunk.count("bytes"), chunk.digest("sha256")) for chunk in fields.each("chunks")),
-            fields.optional("encoding", text),
-            fields.optional("parameters", text),
-        )
-
-    @classmethod
     def from_json(cls, values: object) -> Self:
-        """Read a manifest; raises CorruptError when sizes or checksums are missing."""
-        return cls.read(JsonFields(values, "manifest", _incomplete))
+        """Read a manifest; raise CorruptError when sizes or checksums are missing.
 
-
-def _incomplete(_: str, what: str, where: str) -> CorruptError:
-    what = f"the manifest is not complete: {where}: {what}"
-    return CorruptError(what, where="weights", remedy="ask for the update again")
+        What it says of weights is checked when they are decoded.
+        """
+        try:
+            return super().from_json(values)
+        except TrainingError as problem:
+            what = f"the manifest is not complete: {problem.line()}"
+            raise CorruptError(what, where="weights", remedy="ask for the update again") from None

@@ -19,9 +19,8 @@ from typing import Any, Literal
 
 from edged.clock import Clock
 from edged.domain.bundle_contents import FileEntry, entry_of
-from edged.domain.json_fields import JsonFields
 from edged.domain.training.update_manifest import TransferManifest
-from edged.errors import ConfigError, RefusedError
+from edged.errors import ConfigError, CorruptError, RefusedError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, sweep
 
@@ -91,7 +90,10 @@ def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError("a transfer has 1 to 64 letters, digits, - and _", where="transfer")
-    found = TransferManifest.read(JsonFields(manifest, "manifest", _malformed))
+    try:
+        found = TransferManifest.from_json(manifest)
+    except CorruptError:
+        raise _malformed() from None
     sizes = [chunk.bytes for chunk in found.chunks]
     if not sizes or not all([found.bytes, *sizes]):
         raise _malformed()
@@ -106,7 +108,7 @@ def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int
     return Transfer(name, found, purpose)
 
 
-def _malformed(*_: str) -> ConfigError:
+def _malformed() -> ConfigError:
     return ConfigError(
         "needs bytes, sha256 and chunks, each of those with bytes and sha256",
         where="manifest",

@@ -164,7 +164,7 @@ def check_malformed_requests(member: Member, initial: Weights) -> None:
         (SETTINGS | {"epochs": 1}, "either epochs or steps"),
         (SETTINGS | {"steps": 0}, "whole number from 1"),
         (SETTINGS | {"proximal_mu": -1.0}, "finite number from 0"),
-        ({"steps": 1}, "request.learning_rate"),
+        ({"steps": 1}, "either epochs or steps"),
     ):
         answer = member.ask("train", fields, initial)
         assert (answer.status, told in answer.json["error"]) == (400, True), answer

@@ -45,6 +45,12 @@ def test_requests_are_judged_as_json_schema_says(name: str, request: dict[str, A
     assert fits(schema, request) == jsonschema.Draft202012Validator(schema).is_valid(request)
 
 
+@given(ids=st.integers(0, 1100))
+def test_lengths_of_lists_are_judged_as_json_schema_says(ids: int) -> None:
+    schema, request = REQUESTS["labels.confirm"], {"ids": ["a"] * ids}
+    assert fits(schema, request) == jsonschema.Draft202012Validator(schema).is_valid(request)
+
+
 @given(name=st.sampled_from(sorted(ANSWERS)), answer=VALUES)
 def test_answers_are_judged_as_json_schema_says(name: str, answer: Any) -> None:
     schema = ANSWERS[name]
@@ -61,7 +67,8 @@ def test_answers_are_judged_as_json_schema_says(name: str, answer: Any) -> None:
         ("ping", {"speed": 1}, "speed: unknown option (it takes none)"),
         ("train", {"from": "scratch"}, 'from: "scratch" is none of checkpoint, champion, bundle'),
         ("promote", {}, "version: this is required"),
-        ("wipe", {"confirm": "a", "what": []}, "what: it has 0 entries, 1 at least"),
+        ("wipe", {"confirm": "a", "what": []}, "what: it has 0 entries, at least 1 are accepted"),
+        ("labels.confirm", {"ids": ["a"] * 1001}, "ids: it has 1001 entries, at most 1000 are accepted"),
         ("wipe", {"confirm": "a", "what": ["samples", 1]}, "what[1]: 1 is none of"),
         ("config.get", {"keys": [True]}, "keys[0]: true is no string"),
         ("pin", {"version": {"a": "x" * 80}}, "is no integer"),

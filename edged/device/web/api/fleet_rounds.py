@@ -17,14 +17,12 @@ from edged.device.fleet_member.local_rounds import LocalRounds
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.bodies import HttpError, as_json, json_bytes, read_body
 from edged.device.web.http.routes import UNIX, GuardedRoute
-from edged.domain.federated.messages import LARGEST_MODEL, LONGEST_LINE, Quality
+from edged.domain.federated.messages import LARGEST_MODEL, LONGEST_LINE, M, Quality, read_received
 from edged.domain.federated.round_orders import FitRequest, TrialRequest
-from edged.domain.json_fields import read_dataclass, read_object
 from edged.errors import CorruptError, RefusedError, UnavailableError
 from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonFields
     from edged.domain.training.weight_coding import Weights
 
 R = TypeVar("R")
@@ -49,8 +47,7 @@ class RoundEndpoints:
 
     async def train(self, request: Request) -> Response:
         """Train from the weights of the request; without weights, return the bundle's initial ones."""
-        fields, sent = await _parts(request)
-        settings = FitRequest.of(fields)
+        settings, sent = await _parts(FitRequest, request)
         if not sent:
             about, trained = _described(0, None, self._task), await asyncio.to_thread(self._rounds.initial)
         else:
@@ -60,8 +57,7 @@ class RoundEndpoints:
 
     async def evaluate(self, request: Request) -> Response:
         """Judge the weights of the request, and offer them to the gate if it says so."""
-        fields, sent = await _parts(request)
-        trial = read_dataclass(TrialRequest, fields)
+        trial, sent = await _parts(TrialRequest, request)
         found = await self._result(self._rounds.evaluate(trial, _weights(sent)))
         about = _described(found.samples_judged, found.model, self._task)
         return as_json({**about, "taken": found.taken, "reason": found.reason})
@@ -79,12 +75,12 @@ class RoundEndpoints:
             raise HttpError(503, str(problem) or "the daemon is stopping", kind="unavailable") from None
 
 
-async def _parts(request: Request) -> tuple[JsonFields, bytes]:
+async def _parts(kind: type[M], request: Request) -> tuple[M, bytes]:
     if not request.scope.get(UNIX):
         raise HttpError(403, "rounds are requested over the Unix socket", kind="scope")
     body = await read_body(request.scope, request.receive, LARGEST_MODEL + LONGEST_LINE)
     line, _, weights = body.partition(b"\n")
-    return read_object(line, LONGEST_LINE, "request"), weights
+    return read_received(kind, line, LONGEST_LINE, "request"), weights
 
 
 def _weights(sent: bytes) -> Weights:

@@ -77,8 +77,8 @@ class AnomalyConfig(Section):
         return replace(_RULES[self.sensitivity], accept_after=self.accept_after)
 
 
-_DELTAS = {"low": 0.0002, "normal": None, "high": 0.02}
-"""Confidence of the detector of errors by sensitivity; None: that of the literature, 0.002."""
+_DELTAS = {"low": 0.0002, "normal": 0.002, "high": 0.02}
+"""Confidence of the detector of errors by sensitivity; normal is that of the literature."""
 
 
 class DriftConfig(Section):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from edged.domain.drift.signals import (
     DriftSignal,
     FeatureShift,
     Level,
-    require,
-    unreadable,
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
 from edged.domain.json_fields import JsonObject
@@ -49,12 +46,6 @@ class InputRules:
     warning_alpha: float = 1e-3
     psi: float = 0.25
     warning_psi: float = 0.1
-
-    def __post_init__(self) -> None:
-        require(min(self.reference, self.recent) >= FEWEST, "inputs", f"windows of at least {FEWEST} rows")
-        require(self.stride >= 1, "inputs", "stride >= 1")
-        require(0 < self.alpha <= self.warning_alpha < 1, "inputs", "0 < alpha <= warning_alpha < 1")
-        require(0 <= self.warning_psi <= self.psi, "inputs", "0 <= warning_psi <= psi")
 
     def level(self, p_value: float, psi: float) -> Level:
         """The level of one feature, given its corrected p-value."""
@@ -103,7 +94,6 @@ class InputDrift:
     name = "ks_psi"
 
     def __init__(self, features: int, rules: InputRules | None = None) -> None:
-        require(features >= 1, "inputs", "at least one feature")
         self.features = features
         self.rules = InputRules() if rules is None else rules
         self._reference = np.zeros((self.rules.reference, features), np.float32)
@@ -185,37 +175,26 @@ class InputDrift:
         return FeatureShift(feature, self.rules.level(p_value, psi), distance, p_value, psi)
 
     def state(self) -> JsonObject:
-        """State as JSON values; the windows as base64 of little-endian float32."""
+        """Return the state as JSON values; the windows as base64 of little-endian float32."""
         held = min(self._seen, self.rules.recent)
         return {
-            "detector": self.name,
-            "features": self.features,
-            "rules": asdict(self.rules),
             "reference": _encoded(self._reference[: self._gathered]),
             "recent": _encoded(self._recent[:held]),
             "seen": self._seen,
-            "cooldown": self._cooldown.state(),
+            "cooldown": self._cooldown.to_json(),
         }
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> InputDrift:
-        """The detector that gave `state`; it continues identically.
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned, in a detector of the same features and rules.
 
-        Raises CorruptError when a part is missing or the windows do not have the size they should.
+        Raises LookupError, TypeError, ValueError or TrainingError when it is something else; the detector
+        must not be used then.
         """
-        try:
-            made = cls(state["features"], InputRules(**state["rules"]))
-            reference = _decoded(state["reference"], made.features)
-            recent = _decoded(state["recent"], made.features)
-            made._cooldown = Cooldown.from_state(state["cooldown"])
-            made._restore(reference, recent, state["seen"])
-        except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as problem:
-            raise unreadable(cls.name, str(problem)) from problem
-        return made
-
-    def _restore(self, reference: Rows, recent: Rows, seen: int) -> None:
+        reference, recent = (_decoded(state[name], self.features) for name in ("reference", "recent"))
+        seen = int(state["seen"])
         if len(reference) > self.rules.reference or len(recent) != min(seen, self.rules.recent):
             raise ValueError("windows of another size")
+        self._cooldown = Cooldown.from_json(state["cooldown"])
         self._gather(reference)
         self._recent[: len(recent)] = recent
         self._seen = seen

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
 
 from edged.domain.json_fields import JsonObject
 from edged.domain.training.message import Message
-from edged.errors import ConfigError, CorruptError
 
 
 class Level(IntEnum):
@@ -92,26 +90,11 @@ def _with_level(values: object) -> dict[str, object]:
     return {**given, "level": Level.__members__.get(str(given.get("level", "")).upper())}
 
 
-def require(holds: bool, where: str, rule: str) -> None:
-    """Raise ConfigError unless a parameter's rule holds."""
-    if not holds:
-        raise ConfigError(f"a parameter is out of range: {rule}", where=where, remedy="see its docstring")
-
-
-def unreadable(name: str, what: str) -> CorruptError:
-    """The one error of detector states that cannot be restored."""
-    return CorruptError(
-        f"this is not the state of a drift detector: {what}",
-        where=f"drift detector {name}",
-        remedy="start with a fresh detector",
-    )
-
-
 BEFORE_ALL = -(2**62)
 
 
-@dataclass(slots=True)
-class Cooldown:
+@dataclass
+class Cooldown(Message):
     """Lets a level pass once, then holds its like back for `quiet` samples.
 
     A drift is followed by silence of that length. A warning passes when the last one, passed or
@@ -127,9 +110,6 @@ class Cooldown:
     drift_at: int = BEFORE_ALL
     warning_at: int = BEFORE_ALL
 
-    def __post_init__(self) -> None:
-        require(self.quiet >= 0, "cooldown", "quiet >= 0")
-
     def passed(self, level: Level, position: int) -> Level:
         """`level` where it is news at `position` (offset, or count of samples), else NONE."""
         if level is NONE or position - self.drift_at < self.quiet:
@@ -139,15 +119,3 @@ class Cooldown:
             return DRIFT
         last, self.warning_at = self.warning_at, max(self.warning_at, position)
         return WARNING if position - last >= self.quiet else NONE
-
-    def state(self) -> dict[str, int]:
-        """Parameters and state as JSON values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Cooldown:
-        """The cool-down that gave `state`; CorruptError when it is not one."""
-        names = [field.name for field in fields(cls)]
-        if not all(type(state.get(name)) is int for name in names):
-            raise unreadable("cooldown", f"{', '.join(names)} must be whole numbers")
-        return cls(**{name: state[name] for name in names})

@@ -27,9 +27,9 @@ SHOWN = 40  # characters of a wrong value that an error quotes
 class Message:
     """Base of frozen dataclasses that become JSON objects.
 
-    Fields are numbers, texts, paths, literals, optional ones (`X | None`), tuples of one kind or sequences
-    that are tuples, mappings by name, and further dataclasses; `object` is any JSON value. Values of
-    `Annotated[X, Rule]` keep a rule: those of messages from outside do, see `edged.domain.json_fields`.
+    Fields are numbers, texts, paths, literals, optional ones (`X | None`), lists and tuples of one kind,
+    sequences that are tuples, mappings by name, and further dataclasses; `object` is any JSON value. Values
+    of `Annotated[X, Rule]` keep a rule: those of messages from outside do, see `edged.domain.json_fields`.
     """
 
     def to_json(self) -> JsonObject:
@@ -118,8 +118,8 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         read = partial(_read_by_rule, _reader(inner[0]), inner[1])
     elif origin in (Union, UnionType):
         read = partial(_read_union, inner, _reader(next(one for one in inner if one is not NoneType)))
-    elif origin in (tuple, Sequence):
-        read = partial(_read_list, inner[0], _reader(inner[0]))
+    elif origin in (tuple, Sequence, list):
+        read = partial(_read_list, list if origin is list else tuple, inner[0], _reader(inner[0]))
     elif origin is Mapping:
         read = partial(_read_mapping, _reader(inner[1]))
     elif origin is Literal:
@@ -146,18 +146,18 @@ def _read_by_rule(read: Callable[[Any], Any], rule: Rule, value: Any) -> Any:
     return made
 
 
-def _read_list(kind: Any, read: Callable[[Any], Any], value: Any) -> Any:
+def _read_list(make: Callable[[list[Any]], Any], kind: Any, read: Callable[[Any], Any], value: Any) -> Any:
     if not isinstance(value, list):
         raise _Misfit.of("a list", value)
     if kind in SCALARS and set(map(type, value)) <= {kind}:
-        return tuple(value)  # thousands of offsets, in the daemon
+        return make(value)  # thousands of offsets, in the daemon
     made: list[Any] = []
     try:
         for item in value:
             made.append(read(item))  # noqa: PERF401  what was made counts after an error
     except _Misfit as problem:
         raise problem.within(f"[{len(made)}]") from None
-    return tuple(made)
+    return make(made)
 
 
 def _read_mapping(read: Callable[[Any], Any], value: Any) -> Any:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edged.domain.drift.inputs import InputDrift, InputRules
 from edged.domain.drift.signals import DriftSignal, Level
-from edged.errors import ConfigError, CorruptError
+from edged.errors import TrainingError
 
 Rows = NDArray[np.float32]
 SMALL = InputRules(reference=200, recent=100, stride=20)
@@ -141,7 +141,8 @@ def test_a_round_trip_through_json_continues_identically(cut: int) -> None:
     x[::9, 1] = np.nan
     watch = InputDrift(3, SMALL)
     signals(watch, x[:cut])
-    again = InputDrift.from_state(json.loads(json.dumps(watch.state(), allow_nan=False)))
+    again = InputDrift(3, SMALL)
+    again.restore(json.loads(json.dumps(watch.state(), allow_nan=False)))
     assert signals(again, x[cut:], cut) == signals(watch, x[cut:], cut)
     assert again.state() == watch.state()
 
@@ -149,33 +150,22 @@ def test_a_round_trip_through_json_continues_identically(cut: int) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"features": "x"},
-        {"features": 3},
-        {"rules": {"reference": 0}},
-        {"rules": None},
         {"recent": "AAAA"},
         {"reference": "!"},
         {"reference": None},
         {"seen": None},
         {"seen": 3},
-        {"cooldown": {}},
+        {"cooldown": {"quiet": "x"}},
     ],
 )
 def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     watch = InputDrift(2, SMALL)
     signals(watch, normal(400, 2))
-    with pytest.raises((CorruptError, ConfigError)):
-        InputDrift.from_state({**watch.state(), **damage})
-    with pytest.raises(CorruptError):
-        InputDrift.from_state({k: v for k, v in watch.state().items() if k not in damage})
-
-
-def test_impossible_rules_are_refused() -> None:
-    for rules in ({"reference": 5}, {"stride": 0}, {"alpha": 0.5}, {"psi": 0.01}):
-        with pytest.raises(ConfigError):
-            InputRules(**rules)
-    with pytest.raises(ConfigError):
-        InputDrift(0)
+    refused = pytest.raises((LookupError, TypeError, ValueError, TrainingError))
+    with refused:
+        InputDrift(2, SMALL).restore({**watch.state(), **damage})
+    with refused:
+        InputDrift(2, SMALL).restore({k: v for k, v in watch.state().items() if k not in damage})
 
 
 def test_a_signal_can_be_written_as_json() -> None:

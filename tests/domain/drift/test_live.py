@@ -120,7 +120,7 @@ def test_a_state_of_other_rules_or_another_stream_is_left_alone() -> None:
 
 def test_a_damaged_state_is_refused() -> None:
     live = LiveDrift(classes=True, features=3)
-    for part in ("errors", "confidence", "inputs", "version"):
+    for part in ("errors", "confidence", "cooldown", "inputs", "version"):
         with pytest.raises(CorruptError):
             live.restore({**live.state(), part: "damaged"})
     with pytest.raises(CorruptError):
@@ -130,5 +130,5 @@ def test_a_damaged_state_is_refused() -> None:
 def test_delta_is_the_confidence_of_the_errors_detector() -> None:
     live = LiveDrift(classes=True, rules=DriftRules(delta=0.01))
     state: Mapping[str, Any] = live.state()
-    assert state["errors"]["detector"]["delta"] == 0.01
-    assert state["confidence"]["detector"]["delta"] == 0.002
+    assert state["errors"]["delta"] == 0.01
+    assert state["confidence"]["delta"] == 0.002

@@ -16,7 +16,7 @@ FOUND: dict[str, list[list[int]]] = json.loads(REFERENCE.read_text())["drifts"]
 def test_drifts_are_seen_where_river_sees_them(kind: str) -> None:
     assert len(FOUND[kind]) == SEEDS == 20
     for seed, reference in enumerate(FOUND[kind]):
-        detector = ADWIN()
+        detector = ADWIN(block=0)
         seen = [at for at, v in enumerate(stream(kind, seed)) if detector.update(v) is Level.DRIFT]
         assert seen == reference, seed
 

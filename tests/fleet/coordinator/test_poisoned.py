@@ -45,7 +45,8 @@ def bad_ones(told: RoundAnnouncement) -> list[Bad]:
     bomb = zstandard.compress(bytes(1 << 24))
     found: list[tuple[str, bytes, dict[str, Any]]] = [
         *(("not_finite", weights_of(value), {}) for value in (np.nan, np.inf, -np.inf)),
-        *(("samples", good, {"samples": samples}) for samples in (0, -5, 2.5)),
+        ("samples", good, {"samples": 0}),
+        *(("malformed", good, {"samples": samples}) for samples in (-5, 2.5)),
         ("base", good, {"base": "e" * 64}),
         ("round", good, {"id": OTHER}),
         ("shapes", weights_of(1.0, (1,)), {}),

@@ -124,7 +124,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../checkpoint", "/etc/passwd", "a/b", "..", ""])
 def test_the_file_list_cannot_lead_out_of_the_directory(tmp_path: Path, name: str) -> None:
     make(tmp_path / "b")
-    edit(tmp_path / "b", files={name: {"sha256": "0", "bytes": 0}})
+    edit(tmp_path / "b", files={name: {"sha256": "0" * 64, "bytes": 0}})
     with pytest.raises(CorruptError, match="not a plain file name"):
         Bundle.open(tmp_path / "b")
 

@@ -153,7 +153,9 @@ def _run(model: onnx.ModelProto, wanted: list[str]) -> tuple[dict[str, Dims], di
         runs = [session.run(None, batch) for batch in batches]
     except ort.ERRORS as problem:
         raise BundleError(
-            f"the model cannot be run: {ort.one_line(problem)}", where=str(graph.name)
+            f"the model cannot be run: {ort.one_line(problem)}",
+            where=str(graph.name),
+            remedy="correct the sizes that the node reads; a mask of Attention needs a column for each key",
         ) from problem
     shapes: dict[str, list[tuple[int, ...]]] = {
         name: [tuple(run[i].tolist()) for run in runs] for i, name in enumerate(names)

@@ -54,7 +54,10 @@ def consumed(graph: onnx.GraphProto) -> set[str]:
 
 def reads(node: onnx.NodeProto) -> set[str]:
     """Names of all tensors that a node reads, those that only its bodies read included."""
-    return set(node.input).union(*(consumed(body) for body in subgraphs(node)))
+    found = set(node.input)
+    for body in subgraphs(node):
+        found |= consumed(body)
+    return found
 
 
 def rename_reads(graph: onnx.GraphProto, old: str, new: str) -> None:
@@ -90,20 +93,21 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
-def needed_nodes(nodes: Iterable[onnx.NodeProto], names: Iterable[str]) -> list[onnx.NodeProto]:
-    """The nodes on which these tensors depend, in their order."""
+def needed_nodes(
+    nodes: Iterable[onnx.NodeProto], names: Iterable[str]
+) -> tuple[list[onnx.NodeProto], set[str]]:
+    """Return the nodes on which these tensors depend, in their order, and all tensors that are read there."""
     read, kept = set(names), list[onnx.NodeProto]()
     for item in reversed(list(nodes)):
         if not read.isdisjoint(item.output):
             read.update(reads(item))
             kept.append(item)
-    return kept[::-1]
+    return kept[::-1], read
 
 
 def leave_only(graph: onnx.GraphProto, names: Sequence[str]) -> None:
     """Remove nodes and initialisers that these tensors do not depend on."""
-    nodes = needed_nodes(graph.node, names)
-    read = set(names).union(*map(reads, nodes))
+    nodes, read = needed_nodes(graph.node, names)
     tensors = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 from edged.bundles.autodiff.reverse import write_backward, write_forward
 from edged.bundles.autodiff.rules.losses import ROW_MEAN
 from edged.bundles.autodiff.tape import NOISE, WEIGHTS, Adjoint, Tape
-from edged.bundles.graph.edit import needed_nodes, reads, rename_inputs, value_info
+from edged.bundles.graph.edit import needed_nodes, rename_inputs, value_info
 from edged.bundles.graph.network import IR_VERSION, OPSET
 from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
@@ -250,13 +250,17 @@ def finish(
     initializers: Iterable[onnx.TensorProto],
 ) -> onnx.ModelProto:
     """A model of what was written, as far as the wanted outputs depend on it."""
-    nodes = needed_nodes(_without_identities(to.nodes, wanted), wanted)
-    read = {name for item in nodes for name in reads(item)}
+    needed, read = needed_nodes(to.nodes, wanted)
+    nodes, names = _without_identities(needed, wanted)
     frozen = [_float(name, shape) for name, shape in source.frozen.items()]
     tensors = [tensor for tensor in (*initializers, *to.constants) if tensor.name in read]
     outputs = [_float(name, shape) for name, shape in wanted.items()]
     all_inputs = [value_info(source.data), value_info(source.label), *inputs, *frozen]
-    return as_model(helper.make_graph(nodes, "step", all_inputs, outputs, tensors))
+    graph = helper.make_graph(nodes, "step", all_inputs, outputs, tensors)  # with copies of the nodes
+    for item in graph.node:
+        rename_inputs(item, names)
+        item.output[:] = [names.get(name, name) for name in item.output]
+    return as_model(graph)
 
 
 def as_model(graph: onnx.GraphProto) -> onnx.ModelProto:
@@ -270,31 +274,25 @@ def as_model(graph: onnx.GraphProto) -> onnx.ModelProto:
     )
 
 
-def _without_identities(nodes: list[onnx.NodeProto], wanted: Collection[str]) -> list[onnx.NodeProto]:
-    """The nodes without those that only give a tensor a second name; each costs a step its share of time."""
-    kept, same = [], dict[str, str]()
-    for item in nodes:
-        if item.op_type == "Identity" and item.output[0] not in wanted:
-            same[item.output[0]] = same.get(item.input[0], item.input[0])
-            continue
-        renamed = onnx.NodeProto()
-        renamed.CopyFrom(item)
-        rename_inputs(renamed, same)
-        kept.append(renamed)
-    return _named_as_wanted(kept, wanted)
+def _without_identities(
+    nodes: Sequence[onnx.NodeProto], wanted: Collection[str]
+) -> tuple[list[onnx.NodeProto], dict[str, str]]:
+    """Return the nodes without those that only give a tensor a second name, and the new names of tensors.
 
-
-def _named_as_wanted(nodes: list[onnx.NodeProto], wanted: Collection[str]) -> list[onnx.NodeProto]:
-    """The nodes, in place, where one whose result has a wanted name only by an Identity has it itself."""
+    Each costs a step its share of time. What only an Identity gives a wanted name has that name itself.
+    """
     free = {name for item in nodes for name in item.output}.difference(wanted)
-    same: dict[str, str] = {}
-    kept = []
+    kept, new = [], dict[str, str]()
     for item in nodes:
-        if item.op_type == "Identity" and item.input[0] in free and item.input[0] not in same:
-            same[item.input[0]] = item.output[0]
+        if item.op_type != "Identity":
+            kept.append(item)
+            continue
+        (name,), read = item.output, new.get(item.input[0], item.input[0])
+        if name not in wanted:
+            new[name] = read
+        elif read in free:
+            free.remove(read)
+            new = {old: name if now == read else now for old, now in new.items()} | {read: name}
         else:
             kept.append(item)
-    for item in kept:
-        rename_inputs(item, same)
-        item.output[:] = [same.get(name, name) for name in item.output]
-    return kept
+    return kept, new

@@ -20,7 +20,7 @@ from edged.bundles.source.normalise import conform, read_model
 from edged.domain.bundle_contents import LossOptions, Standardisation, Tensor
 from edged.domain.protocols import Engine, LearningRate
 from edged.domain.training.message import Message, SparseMessage
-from edged.engines import open_engine
+from edged.engines import open_engine, random_rows
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
@@ -140,7 +140,7 @@ def verify(path: Path, *, threads: int = 1) -> VerifiedBundle:
             checks += [VerifiedPart("note", note) for note in notes]
         engine = open_engine(bundle.engine, bundle, threads=threads)
         checks.append(VerifiedPart("graphs", f"the graphs of the {engine.name} engine load"))
-        x, y = _rows(bundle, engine)
+        x, y = random_rows(bundle, engine, ROWS)
         exported = Path(folder) / "exported.onnx"
         engine.export(exported)
         checks.append(VerifiedPart("export", _compare(bundle, exported, x)))
@@ -185,27 +185,6 @@ def _parameters(bundle: Bundle) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(name, shape, math.prod(shape), name in bundle.trainable) for name, shape in shapes.items()
     )
-
-
-def _rows(bundle: Bundle, engine: Engine) -> tuple[Floats, NDArray[Any]]:
-    """Random rows of plausible size in raw units, and labels for them."""
-    rng, parameters, shape = np.random.default_rng(0), engine.parameters(), (ROWS, *bundle.label.row)
-    x = _raw(rng.standard_normal((ROWS, bundle.input.width)), bundle.standardise, parameters)
-    if bundle.target_standardise is not None and bundle.target_standardise == bundle.standardise:
-        return x, x
-    if bundle.label.dtype == "int64":
-        # A loss of one's own may read it as a class of any output.
-        classes = min(output.width for output in (bundle.output, *bundle.more_outputs))
-        return x, rng.integers(0, classes, shape)
-    if bundle.loss == "bce_with_logits":
-        return x, rng.integers(0, 2, shape).astype(np.float32)
-    return x, _raw(rng.standard_normal(shape), bundle.target_standardise, parameters)
-
-
-def _raw(z: NDArray[np.float64], names: Standardisation | None, parameters: dict[str, Floats]) -> Floats:
-    if names is not None:
-        z = z / parameters[names["scale"]] + parameters[names["mean"]]
-    return z.astype(np.float32)
 
 
 def _preflight(bundle: Bundle, exported: Path) -> str:

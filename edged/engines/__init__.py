@@ -6,13 +6,17 @@ This module and `edged.engines.inference` can be imported without any training p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from edged.domain.bundle_contents import BundleContents
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.domain.bundle_contents import BundleContents, Standardisation
 from edged.domain.protocols import Engine
 from edged.engines.runtime import ort
 from edged.errors import ConfigError, UnavailableError
 
-__all__ = ["ENGINES", "open_engine"]
+__all__ = ["ENGINES", "open_engine", "random_rows"]
 
 ENGINES = ("portable", "native")
 
@@ -56,3 +60,24 @@ def open_engine(
     from edged.engines.native.engine import NativeEngine
 
     return NativeEngine(bundle, threads=threads)
+
+
+def random_rows(
+    bundle: BundleContents, engine: Engine, count: int
+) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Random rows `(count, d)` in raw units, to try an engine on a bundle with, and labels for them.
+
+    Standardised values are uniform in [0, 1): where the graph reads them as indices, 0 is one always.
+    """
+    rng, parameters = np.random.default_rng(0), engine.parameters()
+
+    def raw(values: NDArray[Any], names: Standardisation | None) -> NDArray[np.float32]:
+        if names is not None:
+            values = values / parameters[names["scale"]] + parameters[names["mean"]]
+        return values.astype(np.float32)
+
+    x, shape = raw(rng.random((count, bundle.input.width)), bundle.standardise), (count, *bundle.label.row)
+    if bundle.label.dtype == "int64":
+        # A function may read the label as a class of any output.
+        return x, rng.integers(0, min(one.width for one in (bundle.output, *bundle.more_outputs)), shape)
+    return x, raw(rng.integers(0, 2, shape), bundle.target_standardise)

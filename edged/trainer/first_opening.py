@@ -12,13 +12,9 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from edged.domain.child_orders import FirstOpening, Opened
-from edged.domain.protocols import Engine, LearningRate
+from edged.domain.protocols import LearningRate
 from edged.engines.onnx.computed_sizes import computed_size
 from edged.errors import EdgedError, RefusedError
 from edged.host.child_process import carry_out
@@ -105,13 +101,13 @@ def run(bundle: Bundle, order: FirstOpening) -> None:
     for name in bundle.files:
         _refuse_unbounded(bundle.path / name)
     # Imported only now: what is refused before does not need onnxruntime.
-    from edged.engines import open_engine
+    from edged.engines import open_engine, random_rows
     from edged.engines.inference import InferenceModel
 
     rows = (1, max(1, min(MOST_ROWS, MOST_VALUES // bundle.input.width)))
     InferenceModel(bundle.inference_model).warm_up(rows)
     engine = open_engine(bundle.engine, bundle)
-    x, y = _random_rows(bundle, engine, order.batch)
+    x, y = random_rows(bundle, engine, order.batch)
     engine.begin(LearningRate(1e-6))
     engine.evaluate(x, y)
     engine.step(x, y)
@@ -119,24 +115,6 @@ def run(bundle: Bundle, order: FirstOpening) -> None:
         exported = Path(folder) / bundle.inference_model.name
         engine.export(exported)
         InferenceModel(exported).warm_up(rows)
-
-
-def _random_rows(bundle: Bundle, engine: Engine, count: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Random rows `(count, d)` float32 in raw units, and labels for them as the loss takes them.
-
-    Standardised values are uniform in [0, 1): where the graph reads them as indices, 0 is one always.
-    """
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    x = rng.random((count, bundle.input.width))
-    if bundle.standardise is not None:
-        values = engine.parameters()
-        x = x / values[bundle.standardise["scale"]] + values[bundle.standardise["mean"]]
-    shape = (count, *bundle.label.row)
-    if bundle.label.dtype == "int64":
-        return x.astype(np.float32), rng.integers(0, max(1, bundle.output.width), shape)
-    return x.astype(np.float32), rng.integers(0, 2, shape).astype(np.float32)
 
 
 def _refuse_unbounded(path: Path) -> None:

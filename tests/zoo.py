@@ -100,12 +100,19 @@ def _noise(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
 # ---- dense -------------------------------------------------------------------------------------
 
 
+def activated(model: onnx.ModelProto, operator: str) -> onnx.ModelProto:
+    """Put another activation into a network in place of each Relu."""
+    for node in model.graph.node:
+        node.op_type = operator if node.op_type == "Relu" else node.op_type
+    return model
+
+
 def _mlp(tiny: bool) -> onnx.ModelProto:
     return mlp(5, 3, (8, 16)) if tiny else mlp(64, 6, (128, 64))
 
 
 def _mlp_tanh(tiny: bool) -> onnx.ModelProto:
-    return mlp(5, 3, (8,) if tiny else (64, 64), activation="tanh")
+    return activated(mlp(5, 3, (8,) if tiny else (64, 64)), "Tanh")
 
 
 def _autoencoder(tiny: bool) -> onnx.ModelProto:

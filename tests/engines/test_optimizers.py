@@ -17,6 +17,7 @@ from edged.engines.portable.engine import PortableEngine
 from edged.storage.models.bundles import Bundle
 from tests.building import build
 from tests.installed import needs_native
+from tests.zoo import activated
 
 Arrays = dict[str, np.ndarray]
 STEPS, RATE = 60, 0.05
@@ -86,7 +87,7 @@ def expected(rule: Optimizer, start: Arrays) -> tuple[list[float], Arrays]:
 
 def built(path: Path, name: str, options: dict[str, float], engine: str = "portable") -> Bundle:
     optimizer = Optimizer.of(name, **options)
-    model = mlp(3, 2, (4,), activation="tanh")
+    model = activated(mlp(3, 2, (4,)), "Tanh")
     return build(model, path, loss="mse", optimizer=optimizer, engine=engine)
 
 

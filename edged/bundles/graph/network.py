@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,9 +19,7 @@ IR_VERSION = 10
 INPUT = "x"
 # The producer of these networks, whose weights are random; a bundle's inference model has another one.
 UNTRAINED = "edged model new"
-
-Activation = Literal["relu", "tanh", "sigmoid"]
-_OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+GAIN = 2.0  # of the variance, where half of the values are cut off by the Relu behind
 
 
 class Network:
@@ -30,15 +28,10 @@ class Network:
     Each takes what the one before it gave (`current`). Parameters are numbered in the order of the layers
     and initialised from `seed` after He et al. 2015.
 
-    Raises ConfigError when a size is below 1 or the activation unknown.
+    Raises ConfigError when a size is below 1.
     """
 
-    def __init__(self, seed: int, activation: str = "relu") -> None:
-        if activation not in _OPERATORS:
-            raise ConfigError(f"unknown activation {activation!r}", remedy=f"one of {', '.join(_OPERATORS)}")
-        self._operator = _OPERATORS[activation]
-        # He initialisation doubles the variance only where half of the values are cut off.
-        self._gain = 2.0 if activation == "relu" else 1.0
+    def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._to = NodeWriter()
         self._parameters: list[onnx.TensorProto] = []
@@ -62,7 +55,7 @@ class Network:
         """`(batch, fan_in)` → `(batch, fan_out)`: without a name for its output a hidden layer, activated."""
         check_sizes(fan_in, fan_out)
         layer = self._begin()
-        weight = self._drawn(f"{layer}.weight", (fan_out, fan_in), fan_in, 1.0 if output else self._gain)
+        weight = self._drawn(f"{layer}.weight", (fan_out, fan_in), fan_in, 1.0 if output else GAIN)
         inputs = [self.current, weight, self._zeros(f"{layer}.bias", fan_out)]
         self._node("Gemm", inputs, output or layer, layer, transB=1)
         if not output:
@@ -72,9 +65,7 @@ class Network:
         """`(batch, channels, …)` → `(batch, filters, …)` over `axes` axes, activated; `kernel` is odd."""
         check_sizes(channels, filters)
         layer, size = self._begin(), [kernel] * axes
-        weight = self._drawn(
-            f"{layer}.weight", (filters, channels, *size), channels * kernel**axes, self._gain
-        )
+        weight = self._drawn(f"{layer}.weight", (filters, channels, *size), channels * kernel**axes, GAIN)
         inputs = [self.current, weight, self._zeros(f"{layer}.bias", filters)]
         self._node("Conv", inputs, layer, layer, kernel_shape=size, pads=[kernel // 2] * (2 * axes))
         self._activate(layer)
@@ -102,7 +93,7 @@ class Network:
         self._to.nodes[-1].name = name
 
     def _activate(self, layer: str) -> None:
-        self.add(self._operator, [self.current], f"{layer}.{self._operator.lower()}")
+        self.add("Relu", [self.current], f"{layer}.relu")
 
     def _drawn(self, name: str, shape: tuple[int, ...], fan_in: int, gain: float) -> str:
         return self.parameter(name, self._rng.standard_normal(shape) * np.sqrt(gain / fan_in))

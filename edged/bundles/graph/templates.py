@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edged.bundles.graph.network import INPUT, Activation, Network, check_sizes
+from edged.bundles.graph.network import INPUT, Network, check_sizes
 from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.errors import ConfigError
 
@@ -24,7 +24,6 @@ def mlp(
     outputs: int,
     hidden: Sequence[int] = (64, 32),
     *,
-    activation: Activation = "relu",
     output: str = "logits",
     seed: int = 0,
 ) -> onnx.ModelProto:
@@ -33,9 +32,9 @@ def mlp(
     Without hidden layers it is a linear model. Parameters are `layer1.weight (out, in)`,
     `layer1.bias (out,)` and so on, initialised from `seed` after He et al. 2015.
 
-    Raises ConfigError when a size is below 1 or the activation unknown.
+    Raises ConfigError when a size is below 1.
     """
-    network = Network(seed, activation)
+    network = Network(seed)
     _chain(network, [inputs, *hidden, outputs], output)
     return network.model("mlp", inputs, outputs)
 
@@ -45,7 +44,6 @@ def autoencoder(
     hidden: Sequence[int] = (32,),
     code: int = 8,
     *,
-    activation: Activation = "relu",
     seed: int = 0,
 ) -> onnx.ModelProto:
     """An autoencoder `x (batch, inputs)` → `reconstruction (batch, inputs)`, float32.
@@ -53,9 +51,9 @@ def autoencoder(
     `hidden` are the encoder's layers, the decoder mirrors them; the code of `code` values is linear.
     Parameters are named and initialised as by `mlp`, numbered from the input on.
 
-    Raises ConfigError when a size is below 1 or the activation unknown.
+    Raises ConfigError when a size is below 1.
     """
-    network = Network(seed, activation)
+    network = Network(seed)
     _chain(network, [inputs, *hidden, code], "code")
     _chain(network, [code, *reversed(hidden), inputs], "reconstruction")
     return network.model("autoencoder", inputs, inputs)

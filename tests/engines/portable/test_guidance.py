@@ -15,6 +15,7 @@ from edged.engines.portable.engine import PortableEngine
 from edged.errors import TrainingError, UnavailableError
 from tests.building import build
 from tests.installed import needs_native
+from tests.zoo import activated
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
@@ -27,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def built(path: Path, loss: str, optimizer: str = "sgd", **options: Any) -> Bundle:
-    return build(mlp(5, 3, (8,), activation="tanh"), path, loss=loss, optimizer=optimizer, **options)
+    return build(activated(mlp(5, 3, (8,)), "Tanh"), path, loss=loss, optimizer=optimizer, **options)
 
 
 def opened(bundle: Bundle, rate: float = 1.0) -> PortableEngine:

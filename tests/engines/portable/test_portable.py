@@ -23,6 +23,7 @@ from edged.storage.models.bundles import Bundle, seal
 from tests.building import build
 from tests.engines.bundles import batches, classifier
 from tests.installed import built_for_each, needs_native
+from tests.zoo import activated
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
@@ -64,13 +65,13 @@ def train_alike(bundles: Mapping[str, Bundle], steps: int, rate: float = 0.01) -
 @needs_native
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("activation", ["Relu", "Tanh", "Sigmoid"])
 def test_it_goes_where_the_native_engine_goes(
-    tmp_path: Path, loss: str, optimizer: str, activation: Any
+    tmp_path: Path, loss: str, optimizer: str, activation: str
 ) -> None:
     measuring = loss in ("mse", "l1")
     statistics = Statistics.identity(5, 3 if measuring else None)
-    model = mlp(5, 3, (8, 16), activation=activation)
+    model = activated(mlp(5, 3, (8, 16)), activation)
     bundles = built_for_each(model, tmp_path, loss=loss, optimizer=optimizer, standardise=statistics)
     found = train_alike(bundles, 200)
     assert found[1] < 1e-5

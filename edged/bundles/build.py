@@ -144,6 +144,7 @@ class _Plan:
     def write(self, folder: Path) -> None:
         """Write the files of the bundle into a directory."""
         request, portable = self.request, None
+        self.gradients.source.refuse_idle()
         if request.engine == "native":
             onnxruntime_generator.generate(
                 self.network,

@@ -16,9 +16,9 @@ import pytest
 import safetensors.numpy
 from onnx import TensorProto, numpy_helper
 
-from edged.bundles.graph import external_data
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
+from edged.bundles.source import normalise
 from edged.bundles.source.standardise import Statistics
 from edged.cli.doctor import examine
 from edged.domain.bundle_contents import PARAMETERS
@@ -290,8 +290,8 @@ def test_a_model_with_external_data_becomes_the_same_bundle(tmp_path: Path) -> N
 def test_more_values_than_one_message_holds_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(external_data, "MOST", 1000)
-    with pytest.raises(BundleError, match=r"has 1,\d+ bytes of values, 1,000 can be built from"):
+    monkeypatch.setattr(normalise, "MOST", 1000)
+    with pytest.raises(BundleError, match=r"has 1,\d+ bytes, 1,000 can be built from"):
         build(with_external_data(tmp_path / "m", 16), tmp_path / "b", loss="mse")
 
 
@@ -304,7 +304,7 @@ def test_external_data_outside_of_the_models_directory_is_refused(tmp_path: Path
     for tensor in model.graph.initializer:
         next(entry for entry in tensor.external_data if entry.key == "location").value = place
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(BundleError, match="outside of the model's directory"):
+    with pytest.raises(BundleError, match="which is no file beside it"):
         build(path, tmp_path / "b", loss="mse")
 
 
@@ -313,10 +313,12 @@ def test_external_data_that_is_missing_or_short_is_one_clear_line(tmp_path: Path
     data = tmp_path / "m" / "weights.bin"
     content = data.read_bytes()
     data.write_bytes(content[:-4])
-    with pytest.raises(BundleError, match=r"weights\.bin: is too short"):
+    with pytest.raises(BundleError, match=r"weights\.bin: is shorter than the model says"):
         build(path, tmp_path / "b", loss="mse")
     data.unlink()
-    with pytest.raises(BundleError, match=r"weights\.bin: the values of layer1\.weight are missing"):
+    with pytest.raises(
+        BundleError, match=r"weights\.bin: .*cannot be read: No such file"
+    ):
         build(path, tmp_path / "b", loss="mse")
 
 

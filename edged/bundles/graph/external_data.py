@@ -1,4 +1,4 @@
-"""Models that keep values in other files: reading ONNX's external data, and putting parameters apart."""
+"""Parameters that are delivered apart from their model."""
 
 from __future__ import annotations
 
@@ -12,65 +12,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor
 from safetensors.numpy import save_file
 
 from edged.domain.bundle_contents import PARAMETERS
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import TrainingCheckpoint
-from edged.errors import BundleError
 
 Values = dict[str, NDArray[np.float32]]
-
-EXTERNAL = onnx.TensorProto.EXTERNAL
-# Bytes of values that one message has room for, with what else is in it.
-MOST = 1_800_000_000
-
-
-def load(path: Path) -> onnx.ModelProto:
-    """Return the model in a file, with the values that it keeps in others.
-
-    Raises BundleError when such a file is missing, too short, or in another directory, or the values are more
-    than one message holds; OSError or ValueError and what else `onnx.load` raises for what is no model.
-    """
-    model = onnx.load(str(path), load_external_data=False)
-    folder = path.parent.resolve()
-    outside = [tensor for tensor in model.graph.initializer if tensor.data_location == EXTERNAL]
-    for tensor in outside:
-        _check(tensor, folder, path)
-    if (total := sum(_bytes(tensor) for tensor in outside)) > MOST:
-        raise BundleError(
-            f"the model has {total:,} bytes of values, {MOST:,} can be built from",
-            where=str(path),
-            remedy="use a smaller model",
-        )
-    for tensor in outside:
-        load_external_data_for_tensor(tensor, str(folder))
-        tensor.ClearField("data_location")
-        tensor.ClearField("external_data")
-    return model
-
-
-def _check(tensor: onnx.TensorProto, folder: Path, model: Path) -> None:
-    location = {entry.key: entry.value for entry in tensor.external_data}
-    file = (folder / location.get("location", "")).resolve()
-    if not file.is_relative_to(folder) or file == folder:
-        raise BundleError(
-            f"{tensor.name} has its values in {location.get('location')!r}, outside of the model's directory",
-            where=str(model),
-            remedy="move the file beside the model, and export again with a plain name",
-        )
-    if not file.is_file():
-        raise BundleError(f"the values of {tensor.name} are missing", where=str(file))
-    start, size = int(location.get("offset", 0)), file.stat().st_size
-    length = int(location.get("length", size - start))
-    if not 0 <= start <= start + length <= size or length < _bytes(tensor):
-        raise BundleError(f"is too short for {tensor.name}", where=str(file), remedy="copy it again")
-
-
-def _bytes(tensor: onnx.TensorProto) -> int:
-    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return int(np.prod(tensor.dims, dtype=np.int64)) * int(kind.itemsize)
 
 
 def values_of(graph: onnx.GraphProto, names: Sequence[str]) -> Values:
@@ -117,7 +65,7 @@ def _hollow(path: Path, file: str, places: Mapping[str, int]) -> None:
         length = 4 * int(np.prod(tensor.dims, dtype=np.int64))
         for field in ("raw_data", "float_data", "external_data"):
             tensor.ClearField(field)
-        tensor.data_location = EXTERNAL
+        tensor.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (("location", file), ("offset", places[tensor.name]), ("length", length)):
             tensor.external_data.add(key=key, value=str(value))
     path.write_bytes(model.SerializeToString(deterministic=True))

@@ -36,9 +36,6 @@ FILES = (TRAINING, EVALUATION, OPTIMIZER, CHECKPOINT)
 _ADAM_MODES = {"adamw": 1, "adamw_pytorch": 0}
 
 _ERROR_SEVERITY = 3
-_UNREACHED = re.compile(r"partial derivative for '([^']+)' as it's unreachable")
-_SIGNATURE = re.compile(r"virtual std::\S+ ")
-_NO_GRADIENT = re.compile(r"gradient builder has not been registered:\s*(\S+)(?: for node\s*(\S+))?")
 
 
 def generate(
@@ -55,8 +52,7 @@ def generate(
     same blocks, but no value of a parameter passes through: models may be larger than a message.
     Of an optimizer that upstream has not, the optimizer's file is that of plain SGD.
 
-    Raises UnavailableError where onnxruntime-training is not installed; BundleError when an operator has no
-    gradient, or the loss does not depend on a trainable parameter.
+    Raises UnavailableError where onnxruntime-training is not installed; BundleError when it makes no graphs.
     """
     blocks = api.load("onnxblock")
     prepare_blocks()
@@ -71,7 +67,7 @@ def generate(
             with blocks.empty_base(opset_version=opset_of(model)):
                 update = _block(optimizer)
                 update(([onnx.TensorProto(data_type=onnx.TensorProto.FLOAT)], []))
-    except (*ort.ERRORS, onnx.checker.ValidationError, LookupError) as problem:
+    except (*ort.ERRORS, onnx.checker.ValidationError) as problem:
         raise _refusal(model, problem) from problem
     for made, name in ((training, TRAINING), (evaluation, EVALUATION), (update.to_model_proto(), OPTIMIZER)):
         onnx.save(made, str(out / name))
@@ -205,27 +201,12 @@ def prepare_blocks() -> None:
 
 
 def _refusal(model: onnx.ModelProto, problem: Exception) -> BundleError:
-    text = _SIGNATURE.sub("", ort.one_line(problem, limit=600))
-    if found := _NO_GRADIENT.search(text):
-        operator = found[1].rstrip(".,")
-        names = [node.name for node in model.graph.node if node.op_type == operator]
-        return BundleError(
-            f"operator {operator} cannot be trained through",
-            where=f"node {', '.join(names[:3])}" if names else f"operator {operator}",
-            remedy="freeze what is before it, or express it by other operators",
-        )
-    unreached = _UNREACHED.search(text)
-    if unreached or isinstance(problem, LookupError):
-        return BundleError(
-            f"the loss does not depend on {unreached[1] if unreached else text}",
-            where="trainable parameters",
-            remedy="freeze it with --freeze",
-        )
+    text = ort.one_line(problem)
     names = _blamed(model.graph, text)
     return BundleError(
-        f"the artifacts cannot be generated: {text[:240]}",
+        f"the artifacts cannot be generated: {text}",
         where=", ".join(names[:3]) or str(model.graph.name),
-        remedy="freeze what is before it, or express it by other operators" if names else "",
+        remedy="freeze what is before it, or build with --engine portable",
     )
 
 

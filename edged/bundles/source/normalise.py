@@ -11,7 +11,6 @@ from onnx import TensorProto
 
 from edged.bundles.autodiff.shapes import sizes_of
 from edged.bundles.autodiff.tape import BATCH, Dims
-from edged.bundles.graph import external_data
 from edged.bundles.graph.edit import (
     AddNote,
     DecodeError,
@@ -29,9 +28,11 @@ from edged.bundles.source.classifiers import refuse_finished
 from edged.bundles.source.inputs import refuse_unknown, write_out
 from edged.bundles.source.opset import ERRORS, servable_form
 from edged.bundles.source.training_mode import in_inference_form, inference_form, without_inactive
+from edged.engines.onnx.fields import whole_model
 from edged.engines.runtime import ort
-from edged.errors import BundleError
+from edged.errors import BundleError, CorruptError
 
+MOST = 1_800_000_000  # bytes that one message has room for, with what a build adds
 _PYTORCH = (".pt", ".pt2", ".pth")
 
 
@@ -43,9 +44,14 @@ def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
     if not isinstance(source, (str, Path)):
         return copy.deepcopy(source)
     try:
-        return external_data.load(Path(source))
-    except OSError as problem:
-        raise BundleError(f"cannot be read: {problem.strerror}", where=str(source)) from problem
+        content = whole_model(Path(source))
+    except CorruptError as problem:
+        raise BundleError(problem.what, where=problem.where, remedy="export it again") from problem
+    if len(content) > MOST:
+        what = f"the model has {len(content):,} bytes, {MOST:,} can be built from"
+        raise BundleError(what, where=str(source), remedy="use a smaller model")
+    try:
+        return onnx.load_model_from_string(content)
     except (DecodeError, *ERRORS) as problem:
         ours = "export it with torch.onnx.export, in evaluation mode: docs/preflight.md"
         remedy = ours if Path(source).suffix in _PYTORCH else "export it again, or see if it was cut short"

@@ -82,11 +82,7 @@ class Differentiated:
         self._adjoints = write_backward(source.nodes, {LOSS: seed}, to, self.refused)
 
     def steps(self, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
-        """Build the step graphs; `evaluation` is the network with its loss, without dropout.
-
-        Raises BundleError when the loss does not depend on a parameter that is to be trained.
-        """
-        self.source.refuse_idle()
+        """Build the step graphs; `evaluation` is the network with its loss, without dropout."""
         gradients = self._gradients()
         forms = {"step": (False, False), "carry": (True, False), "guided": (True, True)}
         models = {

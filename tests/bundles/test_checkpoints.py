@@ -316,9 +316,7 @@ def test_external_data_that_is_missing_or_short_is_one_clear_line(tmp_path: Path
     with pytest.raises(BundleError, match=r"weights\.bin: is shorter than the model says"):
         build(path, tmp_path / "b", loss="mse")
     data.unlink()
-    with pytest.raises(
-        BundleError, match=r"weights\.bin: .*cannot be read: No such file"
-    ):
+    with pytest.raises(BundleError, match=r"weights\.bin: .*cannot be read: No such file"):
         build(path, tmp_path / "b", loss="mse")
 
 

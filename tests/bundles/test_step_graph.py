@@ -14,7 +14,7 @@ from edged.bundles.graph.edit import subgraphs
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.bundles.step_graph.portable import MODELS
-from edged.bundles.step_graph.training_graph import ALONE, PART, grouped
+from edged.bundles.step_graph.training_graph import ALONE, grouped
 from edged.domain.training.optimizers import OPTIMIZERS
 from edged.engines.portable.description import Description
 from tests.building import build, check
@@ -51,15 +51,6 @@ def test_small_parameters_lie_together_and_aligned_ones_first() -> None:
     assert [[name for name, _ in group.parameters] for group in groups] == [["b", "c", "a"], ["large"]]
     assert [group.joined for group in groups] == [True, False]
     assert [group.shape for group in groups] == [(1, 57), (1, ALONE)]
-
-
-def test_a_very_large_parameter_is_updated_in_parts_that_cover_it() -> None:
-    (group,) = grouped({"w": (PART, 5)})
-    assert [part.size for part in group.parts] == [PART] * 5
-    (group,) = grouped({"w": (2 * PART + 7,)})
-    assert [part.size for part in group.parts] == [PART, PART, 7]
-    (group,) = grouped({"w": (2 * PART - 1,)})
-    assert [part.size for part in group.parts] == [2 * PART - 1]
 
 
 def test_a_network_is_differentiated_once_for_all_forms_of_a_step(

@@ -24,7 +24,7 @@ from edged.bundles.graph.edit import needed_nodes, rename_inputs, value_info
 from edged.bundles.graph.network import IR_VERSION, OPSET
 from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
-from edged.bundles.step_graph.training_graph import LOSS, ParameterGroup, Part, TrainingGraph
+from edged.bundles.step_graph.training_graph import LOSS, ParameterGroup, TrainingGraph
 from edged.domain.training.optimizers import Optimizer
 from edged.errors import BundleError
 
@@ -83,7 +83,7 @@ class Differentiated:
 
     def steps(self, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
         """Build the step graphs; `evaluation` is the network with its loss, without dropout."""
-        gradients = self._gradients()
+        gradients = {group: self._joined(group) for group in self.source.groups}
         forms = {"step": (False, False), "carry": (True, False), "guided": (True, True)}
         models = {
             name: StepWriter(self, gradients, optimizer, carry=carry, guided=guided).model()
@@ -102,23 +102,6 @@ class Differentiated:
             if name not in self.source.frozen:
                 raise BundleError("only a frozen parameter can hold running statistics", where=name)
         return {name: f"step.new.{name}" for name in self.tape.remembered}
-
-    def _gradients(self) -> dict[Part, str]:
-        """Write the gradient of every part of the state."""
-        return {
-            part: gradient
-            for group in self.source.groups
-            for part, gradient in zip(group.parts, self._in_parts(group), strict=True)
-        }
-
-    def _in_parts(self, group: ParameterGroup) -> list[str]:
-        to, sizes = self.tape, [part.size for part in group.parts]
-        if len(sizes) == 1:
-            return [self._joined(group)]
-        names = [part.tensor("gradient") for part in group.parts]
-        split = [self._joined(group), to.sizes(*sizes)]
-        to.copy(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
-        return names
 
     def _joined(self, group: ParameterGroup) -> str:
         """The gradients of a group, one behind the other; they broadcast to the state's shape."""
@@ -143,7 +126,7 @@ class StepWriter:
     def __init__(
         self,
         network: Differentiated,
-        gradients: Mapping[Part, str],
+        gradients: Mapping[ParameterGroup, str],
         optimizer: Optimizer,
         *,
         carry: bool,
@@ -153,7 +136,7 @@ class StepWriter:
         self.to = network.tape.fork()
         self.outputs: Shapes = {OUTPUT: (1, 1), SQUARES: ()}
         self._losses = [network.loss]
-        self._update({part: self._complete(part, gradient) for part, gradient in gradients.items()})
+        self._update({group: self._complete(group, gradient) for group, gradient in gradients.items()})
         for name, output in network.remembered.items():
             self.to.add("Identity", [self.to.remembered[name]], output)
             self.outputs[output] = self.source.frozen[name]
@@ -174,43 +157,44 @@ class StepWriter:
         inputs += parameters(self.source.groups)
         return finish(self.to, self.source, inputs, self.outputs, self.source.constants)
 
-    def _complete(self, part: Part, gradient: str) -> str:
-        """Add to the gradient of a part what a penalty and earlier steps give."""
+    def _complete(self, group: ParameterGroup, gradient: str) -> str:
+        """Add to the gradient of a group what a penalty and earlier steps give."""
         if self.guided:
-            penalty, gradient = _penalty(part, gradient, self.to)
+            penalty, gradient = _penalty(group, gradient, self.to)
             self._losses.append(penalty)
         if self.carry:
-            gradient = self.to.add("Add", [gradient, part.tensor("carry")], part.tensor("carried"))
-            self.outputs[gradient] = part.shape
+            gradient = self.to.add("Add", [gradient, group.tensor("carry")], group.tensor("carried"))
+            self.outputs[gradient] = group.shape
         return gradient
 
-    def _update(self, gradients: dict[Part, str]) -> None:
+    def _update(self, gradients: dict[ParameterGroup, str]) -> None:
         to = self.to
         squares = [to.add("ReduceSumSquare", [gradient], keepdims=0) for gradient in gradients.values()]
         to.add("Sum" if len(squares) > 1 else "Identity", squares, SQUARES)
         if self.optimizer.clip_norm:
             clipped = optimizer_updates.clipped(list(gradients.values()), SQUARES, to)
             gradients = dict(zip(gradients, clipped, strict=True))
-        for part, gradient in gradients.items():
-            optimizer_updates.update(part, gradient, self.optimizer, to)
+        for group, gradient in gradients.items():
+            optimizer_updates.update(group, gradient, self.optimizer, to)
             for kind in self.optimizer.kinds:
-                self.outputs[part.tensor(f"new_{kind}")] = optimizer_updates.shape(part, kind, self.optimizer)
+                self.outputs[group.tensor(f"new_{kind}")] = optimizer_updates.shape(
+                    group, kind, self.optimizer
+                )
 
     def _states(self, kinds: Iterable[str]) -> list[onnx.ValueInfoProto]:
-        parts = [part for group in self.source.groups for part in group.parts]
-        shape = optimizer_updates.shape
-        return [_float(part.tensor(k), shape(part, k, self.optimizer)) for part in parts for k in kinds]
+        groups, shape = self.source.groups, optimizer_updates.shape
+        return [_float(group.tensor(k), shape(group, k, self.optimizer)) for group in groups for k in kinds]
 
 
-def _penalty(part: Part, gradient: str, to: Tape) -> tuple[str, str]:
+def _penalty(group: ParameterGroup, gradient: str, to: Tape) -> tuple[str, str]:
     """Return ½·λ·Σ s·(θ − θ*)² and the gradient with λ·s·(θ − θ*) added.
 
     Li et al. 2018, "Explicit inductive bias" (L2-SP). θ* and s are inputs; s is 0 for free weights.
     """
-    away = to.add("Sub", [part.tensor("value"), part.tensor("anchor")])
-    pull = to.add("Mul", [to.add("Mul", [part.tensor("strength"), away]), PULL])
+    away = to.add("Sub", [group.tensor("value"), group.tensor("anchor")])
+    pull = to.add("Mul", [to.add("Mul", [group.tensor("strength"), away]), PULL])
     loss = to.add("ReduceSum", [to.add("Mul", [pull, away])], keepdims=0)
-    row = to.add("Reshape", [pull, to.sizes(*part.shape)])
+    row = to.add("Reshape", [pull, to.sizes(*group.shape)])
     return to.add("Mul", [loss, to.number(0.5)]), to.add("Add", [gradient, row])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edged.bundles.autodiff.tape import Tape
-from edged.bundles.step_graph.training_graph import Part
+from edged.bundles.step_graph.training_graph import ParameterGroup
 from edged.domain.training.optimizers import BETA1, BETA2, Optimizer
 
 # Inputs of the step graph, float32 scalars that the engine computes for every update.
@@ -42,14 +42,14 @@ def clipped(gradients: Sequence[str], squares: str, to: Tape) -> list[str]:
     return [to.add("Mul", [gradient, factor]) for gradient in gradients]
 
 
-def shape(part: Part, kind: str, optimizer: Optimizer) -> tuple[int, ...]:
+def shape(group: ParameterGroup, kind: str, optimizer: Optimizer) -> tuple[int, ...]:
     """Shape of a state tensor: one row for Gemm, that of one channel for BatchNormalization (see `adamw`)."""
-    return (1, *part.shape) if optimizer.adaptive and kind in {"value", "second"} else part.shape
+    return (1, *group.shape) if optimizer.adaptive and kind in {"value", "second"} else group.shape
 
 
-def update(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
-    """Write the update of a part: its new state tensors."""
-    (adamw if optimizer.adaptive else sgd)(part, gradient, optimizer, to)
+def update(group: ParameterGroup, gradient: str, optimizer: Optimizer, to: Tape) -> None:
+    """Write the update of a group: its new state tensors."""
+    (adamw if optimizer.adaptive else sgd)(group, gradient, optimizer, to)
 
 
 def decayed(moment: str, by: float, gradient: str, to: Tape, name: str = "") -> str:
@@ -57,21 +57,21 @@ def decayed(moment: str, by: float, gradient: str, to: Tape, name: str = "") -> 
     return to.add("Gemm", [to.constant(np.full((1, 1), by, np.float32)), moment, gradient], name)
 
 
-def sgd(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
+def sgd(group: ParameterGroup, gradient: str, optimizer: Optimizer, to: Tape) -> None:
     """θ − η·b, where b is the gradient or, with momentum, μb + g; a weight decay w adds wθ to g.
 
     The form of `torch.optim.SGD`; without momentum and decay also onnxruntime's SGDOptimizerV2.
     """
-    value = part.tensor("value")
+    value = group.tensor("value")
     if optimizer.weight_decay:
         gradient = to.add("Add", [gradient, to.add("Mul", [value, to.number(optimizer.weight_decay)])])
     if "momentum" in optimizer.kinds:
-        new = part.tensor("new_momentum")
-        gradient = decayed(part.tensor("momentum"), optimizer.momentum, gradient, to, new)
-    to.add("Sub", [value, to.add("Mul", [gradient, SIZE])], part.tensor("new_value"))
+        new = group.tensor("new_momentum")
+        gradient = decayed(group.tensor("momentum"), optimizer.momentum, gradient, to, new)
+    to.add("Sub", [value, to.add("Mul", [gradient, SIZE])], group.tensor("new_value"))
 
 
-def adamw(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
+def adamw(group: ParameterGroup, gradient: str, optimizer: Optimizer, to: Tape) -> None:
     """AdamW (Loshchilov and Hutter 2019, algorithm 2) on scaled moments.
 
     The gradient that comes in is s·g with s = β₂^(−t/2), for the engine multiplies the weights of the
@@ -86,8 +86,8 @@ def adamw(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
     The sum below the fraction is a BatchNormalization of one channel with mean 0 and variance 1: the one
     standard operator that multiplies and adds in one pass. Mul and Add take two.
     """
-    value, first, second = (part.tensor(kind) for kind in optimizer.kinds)
-    new_value, new_first, new_second = (part.tensor(f"new_{kind}") for kind in optimizer.kinds)
+    value, first, second = (group.tensor(kind) for kind in optimizer.kinds)
+    new_value, new_first, new_second = (group.tensor(f"new_{kind}") for kind in optimizer.kinds)
     to.add("Add", [second, to.add("Mul", [gradient, gradient])], new_second)
     decayed(first, BETA1 / BETA2**0.5, gradient, to, new_first)
     zero, one = (to.constant(np.full(1, value, np.float32)) for value in (0, 1))

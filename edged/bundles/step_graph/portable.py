@@ -50,7 +50,6 @@ def add_step_graph(
             group.name,
             group.shape,
             tuple(NamedShape(name, shape) for name, shape in group.parameters),
-            tuple(NamedShape(part.name, part.shape) for part in group.parts),
         )
         for group in source.groups
     )

@@ -24,25 +24,6 @@ from edged.errors import BundleError
 ALONE = 16384
 # Parameters whose size is a multiple of this come first, so that as many as possible begin aligned.
 _VECTOR = 16
-# Elements that are updated at once: what the update of a part reads and writes stays in the cache.
-PART = 32768
-
-
-@dataclass(frozen=True)
-class Part:
-    """State tensors of one kind each that one run of the optimizer's nodes updates."""
-
-    name: str
-    size: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of the state tensors: one row."""
-        return (1, self.size)
-
-    def tensor(self, kind: str) -> str:
-        """Name of a state tensor, or of its new value."""
-        return f"{self.name}.{kind}"
 
 
 @dataclass(frozen=True)
@@ -62,22 +43,17 @@ class ParameterGroup:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the state tensors, all parts together."""
+        """Shape of the state tensors: one row."""
         return (1, sum(self.sizes))
-
-    @property
-    def parts(self) -> list[Part]:
-        """The group itself, or pieces of it, of nearly `PART` elements, where it is much larger."""
-        total = sum(self.sizes)
-        if total < 2 * PART:
-            return [Part(self.name, total)]
-        starts = range(0, total, PART)
-        return [Part(f"{self.name}.part{i}", min(PART, total - at)) for i, at in enumerate(starts)]
 
     @property
     def sizes(self) -> list[int]:
         """Number of elements of each parameter."""
         return [math.prod(shape) for _, shape in self.parameters]
+
+    def tensor(self, kind: str) -> str:
+        """Name of a state tensor, or of its new value."""
+        return f"{self.name}.{kind}"
 
 
 def grouped(shapes: Mapping[str, tuple[int, ...]]) -> list[ParameterGroup]:

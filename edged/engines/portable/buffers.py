@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.protocols import Anchor
-from edged.engines.portable.description import Description, Noise, StateGroup
+from edged.engines.portable.description import Description, Noise
 from edged.errors import TrainingError
 
 # Less than this is 0 in a swept moment: no weight moves by it, and more is still normal at the next sweep.
@@ -111,10 +111,9 @@ class StateBuffers:
 
     def _named(self, state: Mapping[str, list[Floats]], prefix: str = "") -> Arrays:
         return {
-            f"{name}.{prefix}{kind}": part
+            f"{group.name}.{prefix}{kind}": array
             for kind, arrays in state.items()
             for group, array in zip(self._description.groups, arrays, strict=True)
-            for name, part in _in_parts(group, array)
         }
 
     # ---- what a step leaves ------------------------------------------------------------------
@@ -170,15 +169,6 @@ class StateBuffers:
         """Whether all parameters are, trainable and frozen."""
         values = [*self.states[self.side]["value"], *self._frozen(self.side).values()]
         return all(np.isfinite(value).all() for value in values)
-
-
-def _in_parts(group: StateGroup, array: Floats) -> Iterator[tuple[str, Floats]]:
-    """A group's tensor as the parts that the graphs know, in the same memory."""
-    flat, start = array.reshape(-1), 0
-    for part in group.parts:
-        stop = start + math.prod(part.shape)
-        yield part.name, flat[start:stop].reshape(part.shape)
-        start = stop
 
 
 def _copy(source: Arrays, target: Arrays) -> None:

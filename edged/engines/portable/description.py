@@ -33,13 +33,9 @@ class NamedShape(Message):
 
 @dataclass(frozen=True)
 class StateGroup(NamedShape):
-    """A tensor of the state, and the parameters that lie in it one behind the other.
-
-    `parts` are the tensors of the graphs that it consists of.
-    """
+    """A tensor of the state, and the parameters that lie in it one behind the other."""
 
     parameters: tuple[NamedShape, ...]
-    parts: tuple[NamedShape, ...]
 
 
 @dataclass(frozen=True)
@@ -165,7 +161,6 @@ def _fits_itself(description: Description) -> None:
         raise ValueError(f"there is no optimizer {rule.name!r}")
     sizes = [_size(group.shape) for group in description.groups]
     ends = [(place.group, place.start + _size(place.shape)) for place in description.places.values()]
-    ends += [(i, sum(_size(t.shape) for t in group.parts)) for i, group in enumerate(description.groups)]
     if any(end > sizes[group] for group, end in ends):
         raise ValueError("a parameter does not lie in its group")
     for parameter in description.frozen:

@@ -136,7 +136,6 @@ def test_a_description_that_contradicts_its_files_is_refused_or_changes_nothing_
         ("frozen", [{"name": "mean", "shape": "ab"}]),
         ("groups", [{"name": "state", "shape": [-1], "parameters": []}]),
         ("groups", [{"name": "state", "shape": [10**30], "parameters": []}]),
-        ("groups", [{"name": "s", "shape": [2], "parameters": [], "parts": [{"name": "s", "shape": [3]}]}]),
         ("groups", [{"name": "state", "shape": [2], "parameters": [{"name": "w", "shape": [3]}]}]),
     ],
 )

@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from edged.errors import EdgedError
-from edged.logs import get_logger
-
 if TYPE_CHECKING:
     from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
 
 AFTER = 10  # looks for which a stream counts as busy after it has last done something
-SHRINK_LOOKS = 60  # between two times that an idle stream gives back memory: somebody may have asked about it
 BUSY_LOOKS = 5  # between two turns of learning while it is busy; not all streams in the same second
 EVICT_LOOKS = 60  # between two turns of ingest where samples get too old
-
-log = get_logger("edged.device")
 
 
 class IdleWaker:
@@ -32,15 +26,6 @@ class IdleWaker:
         self._seen: tuple[int, ...] = ()
         self._busy = AFTER
         self._looks, self._phase = 0, crc32(pipeline.config.name.encode()) % BUSY_LOOKS
-
-    def _shrink(self) -> None:
-        """Give back what an idle stream keeps in memory for its next sample."""
-        pipeline = self._pipeline
-        try:
-            for part in (pipeline.samples, pipeline.reader, pipeline.registry, self._outbound):
-                part.shrink()
-        except EdgedError as problem:
-            log.warning("memory_kept", problem=problem.line())
 
     def look(self) -> None:
         """Wake the threads that may have something to do; none of an idle stream."""
@@ -57,8 +42,6 @@ class IdleWaker:
         )
         self._busy = AFTER if seen != self._seen else self._busy - 1
         self._seen = seen
-        if self._busy <= 0 and self._busy % SHRINK_LOOKS == 0:
-            self._shrink()
         due = self._busy > 0 and self._looks % BUSY_LOOKS == self._phase
         if due or pipeline.worker.waits or pipeline.rollout.problem is not None:
             pipeline.worker.look()

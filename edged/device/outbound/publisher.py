@@ -87,10 +87,6 @@ class OutboundRouter(Listener):
         """Forward what waits; call it regularly where threads are shared."""
         self._forwarder.look()
 
-    def shrink(self) -> None:
-        """Give back memory while nothing waits."""
-        self._forwarder.shrink()
-
     def connection_changed(self) -> None:
         """Try again what waits for the broker."""
         self._forwarder.wake()

@@ -100,11 +100,6 @@ class StoreAndForward:
         if self._fresh_bytes or self._handed or self._writing or self._arrived or self._seen.pending:
             self._wake.set()
 
-    def shrink(self) -> None:
-        """Give back memory of an outbox that rests; from any thread."""
-        if self._outbox is not None:
-            self._outbox.shrink()
-
     def wake(self) -> None:
         """The connection was made or lost."""
         self._wake.set()

@@ -145,11 +145,6 @@ def _has_format(db: sqlite3.Connection, path: Path, number: int) -> bool:
     return True
 
 
-def shrink(db: sqlite3.Connection) -> None:
-    """Give back the memory of pages that a connection keeps; the next use reads them again."""
-    db.execute("PRAGMA shrink_memory")
-
-
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into StorageError or CorruptError, with the file and a remedy."""

@@ -18,12 +18,7 @@ from edged.domain.training.training_run import Received, RunCause, RunEnd, RunRe
 from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.storage.files.checked_table import CheckedTable
-from edged.storage.files.database import (
-    connect,
-    snapshot,
-    transaction,
-    translated,
-)
+from edged.storage.files.database import connect, snapshot, transaction
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -136,18 +131,8 @@ class Journal:
         self._db = db
         self._path = path
         self._lock = threading.RLock()
-        self._open = True
         self.writes = 0
         """Transactions so far: no other process writes while one has it open."""
-
-    def shrink(self) -> None:
-        """Close the database until it is used again, from any thread; StorageError where the disk refuses.
-
-        Hundreds of streams may be idle, and an open one takes 300 KB and three of the process's files.
-        """
-        with self._lock, translated(self._path):
-            self._db.close()
-            self._open = False
 
     @classmethod
     def open(cls, state_dir: Path) -> Self:
@@ -365,20 +350,14 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._lock, transaction(self._opened(), self._path):
+        with self._lock, transaction(self._db, self._path):
             yield
             self.writes += 1
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        with self._lock, snapshot(self._opened(), self._path):
+        with self._lock, snapshot(self._db, self._path):
             yield
-
-    def _opened(self) -> sqlite3.Connection:
-        if not self._open:
-            self._db, _ = self._connect(self._path.parent, readonly=False)
-            self._open = True
-        return self._db
 
 
 log = get_logger("edged.sequence")

@@ -19,7 +19,6 @@ from edged.storage.files.database import (
     PAGE_SIZE,
     connect,
     file_pages,
-    shrink,
     transaction,
     translated,
 )
@@ -114,11 +113,6 @@ class Outbox:
                 self._held.clear()
                 self._adopt(_connected(self._path, self._space))
         return count
-
-    def shrink(self) -> None:
-        """Give back memory that is kept for the next use; from any thread."""
-        with self._lock, translated(self._path):
-            shrink(self._db)
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""

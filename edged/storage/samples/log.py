@@ -192,11 +192,6 @@ class SampleLog(JoiningReader):
             with database.transaction(db, path):
                 write_stream(db, schema)
 
-    def shrink(self) -> None:
-        """Give back memory that is kept for the next use; from any thread."""
-        with self._lock, database.translated(self._path):
-            database.shrink(self._db)
-
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""
         try:

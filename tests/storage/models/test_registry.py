@@ -421,21 +421,3 @@ def test_what_was_reported_survives_kill_9(tmp_path: Path) -> None:
             assert registry.verify(champion).is_file()
             assert all(run.outcome in ("done", "interrupted") for run in registry.runs())
             assert registry.runs()[0].id == registry.run_count()
-
-
-def test_a_registry_of_an_idle_stream_holds_no_file_and_goes_on(tmp_path: Path) -> None:
-    def opened() -> list[str]:
-        files = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-        return [path.name for path in files if path.is_relative_to(tmp_path)]
-
-    with Registry.open(tmp_path) as registry:
-        (version,) = crowned(registry, tmp_path)
-        assert opened()
-        registry.shrink()
-        registry.shrink()
-        assert opened() == []
-        registry.set_value("kept", 1)
-        assert (registry.get_value("kept"), registry.get(version).status) == (1, "champion")
-        registry.shrink()
-    with Registry.open(tmp_path) as registry:
-        assert registry.get_value("kept") == 1

@@ -26,7 +26,8 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError, CorruptError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import DESCRIPTION, Bundle
-from edged.storage.models.model_metadata import ModelMetadata, stored_record
+from edged.storage.models.model_metadata import ModelMetadata
+from edged.storage.models.records import stored_record
 from edged.storage.recordings.reader import read_stream
 
 _PLAIN = ".onnx"

@@ -1,4 +1,4 @@
-"""A backup as one file, of which every byte is accounted for: an archive with a manifest.
+"""A backup as one file: an archive with a manifest.
 
 First the manifest with size and SHA-256 of each file that follows, then, where it was signed, the signature
 of that manifest, then the files by name. `unzip -l` lists it. Nothing else is taken: no paths that lead
@@ -73,8 +73,8 @@ class BackupReader:
     `manifest` and `signature` are as they were written, the signature empty where there is none: check it
     before reading on. `format` is what the manifest says of the form it has, `names` are those of the files.
 
-    Raises CorruptError when it is no such archive or any byte of its beginning is not as it was written;
-    RefusedError when it names files as no backup does.
+    Raises CorruptError when it is no such archive or its beginning is damaged; RefusedError when it names
+    files as no backup does.
     """
 
     def __init__(self, source: BinaryIO, where: str) -> None:
@@ -113,7 +113,7 @@ class BackupReader:
             raise CorruptError(f"the manifest is not whole: {problem.line()}", where=self._where) from problem
 
     def extract(self, folder: Path) -> None:
-        """Write the files into `folder`; CorruptError when a byte is not as it was written."""
+        """Write the files into `folder`; CorruptError when one of them is not as it was written."""
         listed: Any = self._values.get("files")
         if not isinstance(listed, dict) or list(listed) != self.names:
             raise self._archive.damaged("it does not hold the files that its manifest names")
@@ -126,7 +126,6 @@ class BackupReader:
                     target.write(block)
             if listed[member.filename] != vars(FileEntry(member.file_size, digest.hexdigest())):
                 raise self._archive.damaged("not what the manifest says", member.filename)
-        self._archive.finish()
 
 
 def is_plain(name: str) -> bool:

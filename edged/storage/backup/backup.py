@@ -225,7 +225,7 @@ def restore(
     raises EdgedError against it.
 
     Raises RefusedError when there is a state already, or the signature does not count, or the archive holds
-    what none does; CorruptError when a single byte of it is not as it was written: nothing has changed then;
+    what none does; CorruptError when a file in it is not as it was written: nothing has changed then;
     FormatError when another edged made it; StorageError when the state that is to go is partly another
     user's, or the disk refuses.
     """

@@ -1,8 +1,7 @@
-"""Archives of plain files in exactly one form: a zip as `zipfile` writes it, stored, and nothing else in it.
+"""Archives of plain files: a zip as `zipfile` writes it, stored, without links, devices and folders.
 
-Bundles as one file and backups have it. An archive may come from anywhere. What is read is written again and
-compared byte by byte, so nothing in it is overlooked: no links, no devices, nothing packed, nothing between
-the files or behind the end.
+Bundles as one file and backups have this form. An archive may come from anywhere: names and sizes of its
+members are checked before any is read, and its reader compares the content with the hashes of a manifest.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 from zipfile import ZIP64_LIMIT, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from edged.errors import CorruptError, RefusedError
@@ -52,68 +51,24 @@ class ArchiveWriter:
 
     def add(self, name: str, size: int, blocks: Iterable[bytes]) -> None:
         """Add a file; CorruptError when its content is not of this size."""
-        with self.open(name, size) as target:
-            for block in blocks:
-                target.write(block)
-
-    @contextmanager
-    def open(self, name: str, size: int) -> Iterator[IO[bytes]]:
-        """Open a new file to write its content; CorruptError at the end when it is not of this size."""
         member = ZipInfo(name, _EPOCH)
         member.file_size = size  # beyond 2 GiB it has another form
         with self._archive.open(member, "w") as target:
-            yield target
+            for block in blocks:
+                target.write(block)
         if member.file_size != size:
             raise CorruptError("the file changed while it was copied", where=name, remedy="try again")
 
 
-class _Comparison:
-    """Compares what is written to it with `source`, and stores nothing."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source: BinaryIO | None = source
-        self._at = 0
-        self._different: set[int] = set()
-
-    @property
-    def same(self) -> bool:
-        """Whether all of the source has been written, as it is there."""
-        return bool(self._source and not self._different and self._at == self._source.seek(0, io.SEEK_END))
-
-    def end(self) -> None:
-        """Compare nothing any more: the source will be closed."""
-        self._source = None
-
-    def write(self, data: Any) -> int:
-        if self._source is not None:
-            self._source.seek(self._at)
-            if self._source.read(len(data)) == data:
-                self._different.discard(self._at)
-            else:  # the head of a member is written a second time, with its checksum
-                self._different.add(self._at)
-        self._at += len(data)
-        return len(data)
-
-    def seek(self, at: int) -> int:
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        return self._at
-
-    def flush(self) -> None:
-        pass
-
-
 class ArchiveReader:
-    """Reads an archive: `members` are its files in their order, read each once with `blocks`, then `finish`.
+    """Reads an archive: `members` are its files in their order, read with `blocks`.
 
     Use it as a context manager. `source` must be seekable. Errors say with `kind` what it should be and with
     `remedy` what helps where it is none; `is_name` tells whether a file may have this name; there may be
     `most_files`.
 
-    Raises RefusedError when it holds what no archive of plain files does; CorruptError when it is not exactly
-    in the form that `ArchiveWriter` writes; OSError when it cannot be read.
+    Raises RefusedError when it holds what no archive of plain files does; CorruptError when it is damaged;
+    OSError when it cannot be read.
     """
 
     def __init__(
@@ -121,12 +76,10 @@ class ArchiveReader:
     ) -> None:
         self._kind, self._remedy, self._source = kind, remedy, source
         self._refuse_large_directory(most_files)
-        self._again = _Comparison(source)
         with self._translated(), ExitStack() as unless_read:
             self._archive = unless_read.enter_context(ZipFile(source))
             self.members = self._archive.infolist()
             self._check(is_name, most_files)
-            self._writer = ArchiveWriter(cast("BinaryIO", self._again))
             unless_read.pop_all()
 
     def __enter__(self) -> Self:
@@ -134,7 +87,6 @@ class ArchiveReader:
 
     def __exit__(self, *_: object) -> None:
         self._archive.close()
-        self._again.end()
 
     def _refuse_large_directory(self, most_files: int) -> None:
         """Look at the end first: `zipfile` takes memory for whatever the directory names."""
@@ -163,28 +115,17 @@ class ArchiveReader:
             names.add(name.lower())
         if len(names) > most_files:
             raise self._too_many(most_files)
+        if sum(member.file_size for member in self.members) > self._source.seek(0, io.SEEK_END):
+            raise self.damaged("its files overlap")
 
     def _too_many(self, most_files: int) -> RefusedError:
         return RefusedError(f"a {self._kind} holds no more than {most_files} files")
 
     def blocks(self, member: ZipInfo) -> Iterator[bytes]:
-        """Read the content of the next member in pieces; it is right only when this has ended by itself."""
-        name = member.filename
-        with (
-            self._translated(name),
-            self._archive.open(member) as content,
-            self._writer.open(name, member.file_size) as again,
-        ):
+        """Read the content of a member in pieces; it is right only when this has ended by itself."""
+        with self._translated(member.filename), self._archive.open(member) as content:
             while block := content.read(_BLOCK):
-                again.write(block)
                 yield block
-
-    def finish(self) -> None:
-        """Check that all was as it is written; all members must have been read."""
-        with self._translated(), self._writer:
-            pass
-        if not self._again.same:
-            raise self.damaged("not in the form in which edged writes it")
 
     @contextmanager
     def _translated(self, name: str = "") -> Iterator[None]:

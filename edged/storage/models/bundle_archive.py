@@ -73,7 +73,6 @@ def _extract(source: BinaryIO, folder: Path, max_bytes: int) -> None:
         for member in archive.members:
             with (folder / member.filename).open("xb") as target:
                 target.writelines(archive.blocks(member))
-        archive.finish()
 
 
 @contextmanager

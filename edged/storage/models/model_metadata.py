@@ -6,14 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 
 from edged import __version__
 from edged.domain.bundle_contents import BundleContents
 from edged.domain.stream.schema import Schema
 from edged.engines.onnx.metadata import PREFIX, input_width, with_metadata
-from edged.errors import CorruptError, StorageError, TrainingError
-from edged.storage.files.atomic import read_manifest
 from edged.storage.models.records import ModelRecord
 
 
@@ -78,11 +75,3 @@ class ModelMetadata:
         """Return a model with these entries."""
         bare = self.width is not None and input_width(content) != self.width
         return with_metadata(content, (replace(self, context=()) if bare else self).entries)
-
-
-def stored_record(folder: Path) -> ModelRecord | None:
-    """The record in the directory of a stored model; None for any other directory."""
-    try:
-        return ModelRecord.from_json(read_manifest(folder).extra["model"])
-    except (CorruptError, StorageError, KeyError, TrainingError, TypeError):
-        return None

@@ -13,29 +13,37 @@ was champion last is believed and the pointer written again.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import get_args
 
 from edged.domain.audit_chain import AuditEntry
 from edged.domain.judging.verdict import Verdict
 from edged.domain.model_files import MODEL
-from edged.errors import CorruptError, StorageError, TrainingError
+from edged.domain.training.training_run import ModelData
+from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.checksummed_json import read_sealed, seal
-from edged.storage.models.records import BAD, JUDGED, MODELS, ModelRecord, Reign, Status, StoredModels
+from edged.storage.journal.journal import Journal
+from edged.storage.models.records import BAD, MODELS, ModelFigures, ModelRecord, Reign, Status, stored_record
 from edged.storage.samples.erasure import erase_published, rewrite
 
 POINTER = "champion"
+JUDGED = "judged"  # name of the value: the newest training run whose candidate was judged
 REIGNS_KEPT = 5000
 LABEL_TRACES = (
     "status", "history", "sets", "label_review", "label_map", "label_confirmed",
 )  # fmt: skip
 SAMPLE_TRACES = (*LABEL_TRACES, "drift", "anomalies", "home_assistant_keys")
 """Values that hold something of labels, and of samples."""
+_FLAGS = ("proven", "pinned")
+_MODELS = CheckedTable(
+    "models", tuple(field.name for field in fields(ModelRecord)), "version", ("data", "metrics", "verdict")
+)
 _REIGNS = CheckedTable("reigns", ("ts", "version", "previous", "reason"), "number")
 
 
@@ -61,13 +69,19 @@ def _pointer(models: Path) -> Reign | None:
         return None
 
 
-class Registry(StoredModels):
+class Registry(Journal):
     """Models, training runs, commands and small values of one state directory.
 
     Made by `Registry.open`; safe to use from several threads of one process.
 
     `repaired` says what `open` mended, one line each.
     """
+
+    def __init__(self, db: sqlite3.Connection, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:
+        super().__init__(db, path)
+        self._models = path.parent / MODELS
+        self._disk = disk
+        self.repaired: list[str] = []
 
     @classmethod
     def open(cls, state_dir: Path, *, readonly: bool = False, disk: atomic.Disk = atomic.DISK) -> Registry:
@@ -86,6 +100,76 @@ class Registry(StoredModels):
         return registry
 
     # ---- models ----------------------------------------------------------------------------
+
+    def add(
+        self,
+        staging: Path,
+        *,
+        created: float,
+        source: str,
+        parent: int | None = None,
+        run: int | None = None,
+        generation: int | None = None,
+        data: ModelData | None = None,
+        metrics: ModelFigures | None = None,
+        verdict: Verdict | None = None,
+        status: Status = "candidate",
+    ) -> ModelRecord:
+        """Take a directory with `model.onnx` into the registry under the next version.
+
+        `staging` must lie in the same file system; it is moved, not copied. Versions rise and are
+        never used again.
+
+        Raises StorageError when there is no `model.onnx` in it, or it could not be made durable.
+        """
+        if not (staging / MODEL).is_file():
+            raise StorageError(f"there is no {MODEL} in it", where=str(staging))
+        with self._lock:
+            with self._writing():
+                version = self._count("model", max([0, *self._on_disk()]) + 1)
+            record = ModelRecord(
+                version, parent, created, source, run, generation, data or ModelData(),
+                metrics or ModelFigures(), verdict, status,
+            )  # fmt: skip
+            # A copied candidate may bring the manifest of its own publication: it is written again.
+            folder = self._path_of(version)
+            try:
+                atomic.publish_directory(staging, folder, extra={"model": record.to_json()}, disk=self._disk)
+                with self._writing():
+                    self._insert(record)
+            except StorageError:
+                with suppress(OSError, StorageError):  # files without a row would stay until a restart
+                    atomic.remove(folder, disk=self._disk)
+                raise
+        return record
+
+    def get(self, version: int) -> ModelRecord:
+        """One record; StorageError when there is no such version."""
+        with self._reading():
+            found = self._records("WHERE version = ?", version)
+        if not found:
+            raise StorageError(f"there is no model version {version}", where=str(self._models),
+                               remedy="`edged models CONFIG list` shows all")  # fmt: skip
+        return found[0]
+
+    def records(self) -> list[ModelRecord]:
+        """List all models, oldest first."""
+        with self._reading():
+            return self._records("ORDER BY version")
+
+    def pinned(self) -> list[int]:
+        """List the versions that are pinned, oldest first."""
+        return [record.version for record in self.records() if record.pinned]
+
+    def verify(self, version: int) -> Path:
+        """Path of the file of a model in this form, all its files compared with the manifest.
+
+        Raises CorruptError when a file is missing or damaged.
+        """
+        directory = self._path_of(version)
+        if MODEL not in atomic.verify_directory(directory).files:
+            raise CorruptError(f"the manifest names no {MODEL}", where=str(directory))
+        return directory / MODEL
 
     def set_status(self, version: int, status: Status, *, verdict: Verdict | None = None) -> ModelRecord:
         """Change a model's status, and its verdict where given; the new record.
@@ -231,6 +315,21 @@ class Registry(StoredModels):
 
     # ---- inside ----------------------------------------------------------------------------
 
+    def _path_of(self, version: int) -> Path:
+        return self._models / str(version)
+
+    def _on_disk(self) -> list[int]:
+        if not self._models.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._models.iterdir() if path.name.isdigit())
+
+    def _insert(self, record: ModelRecord) -> None:
+        _MODELS.insert(self._db, record.to_json(), replace=True)
+
+    def _records(self, which: str, *values: int) -> list[ModelRecord]:
+        found = _MODELS.select(self._db, which, *values)
+        return [ModelRecord.from_json(row | {name: bool(row[name]) for name in _FLAGS}) for row in found]
+
     def _pin(self, version: int, *, pinned: bool) -> None:
         with self._lock:
             record = replace(self.get(version), pinned=pinned)
@@ -294,7 +393,7 @@ class Registry(StoredModels):
         self._follow_pointer(repairing=True)
 
     def _tables(self) -> tuple[CheckedTable, ...]:
-        return (*super()._tables(), _REIGNS)
+        return (*super()._tables(), _MODELS, _REIGNS)
 
     def _match_rows_to_files(self) -> None:
         stored, known = set(self._on_disk()), {record.version for record in self.records()}
@@ -306,9 +405,8 @@ class Registry(StoredModels):
 
     def _insert_from_manifest(self, version: int) -> None:
         """Add the row of a model that has none: a crash came between the two, or `state.db` was lost."""
-        try:
-            record = ModelRecord.from_json(atomic.read_manifest(self._path_of(version)).extra["model"])
-        except (CorruptError, KeyError, TrainingError, TypeError):
+        record = stored_record(self._path_of(version))
+        if record is None:
             return  # unreadable: it is never served, and its number is not given again
         if record.status != "rejected":
             record = replace(record, status="candidate")

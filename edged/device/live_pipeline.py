@@ -9,7 +9,6 @@ from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.ingestor import Ingestor
 from edged.device.ingest.joiner import Joiner
 from edged.device.ingest.notices import IngestNotices
-from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Pipeline, label_requests
 from edged.device.serving.label_requester import LabelRequester
@@ -49,7 +48,6 @@ class LivePipeline(Pipeline):
             exclusion=self.exclusion,
             samples=self.samples,
             registry=self.registry,
-            changes=ChangeQueue(),
         )
         requests = label_requests(config.labels, config.gate.holdout, state.boot)
         self.requester = LabelRequester(requests, self.schema, self.clock, host.events)

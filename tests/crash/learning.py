@@ -19,7 +19,6 @@ from edged.config import CommandsConfig
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.events import Events
-from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Host, Pipeline
 from edged.domain.commands.tasks import Handler, RunningCommands
@@ -126,7 +125,7 @@ class Desk:
         self.worker = TrainingWorker(
             scheduler=pipeline.scheduler, rollout=pipeline.rollout,
             exclusion=pipeline.exclusion, samples=state.samples, registry=state.registry,
-            changes=ChangeQueue(),
+
         )  # fmt: skip
         running = RunningCommands()
         self.dispatcher = CommandDispatcher(

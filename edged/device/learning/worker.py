@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
-from edged.device.learning.changes import ChangeLoop, ChangeQueue
+from edged.device.learning.changes import ChangeLoop
 from edged.device.learning.run_queue import QueuedRun, RunQueue
 from edged.domain.commands.tasks import Task
 from edged.domain.drift.signals import DriftSignal
@@ -57,7 +57,6 @@ class TrainingWorker:
         exclusion: AnomalyExclusion,
         samples: SampleLog,
         registry: Registry,
-        changes: ChangeQueue,
     ) -> None:
         self._scheduler = scheduler
         self._rollout = rollout
@@ -65,7 +64,6 @@ class TrainingWorker:
         self._predictor, self._events = rollout.predictor, rollout.events
         self._samples = samples
         self._registry = registry
-        self._queue = changes
         self._kept_at = float("-inf")
         self.idle: float | None = IDLE_SECONDS
         """Seconds between two looks whether a run is due; None where `look` is called while one may be."""
@@ -75,7 +73,7 @@ class TrainingWorker:
         self._orders = RunQueue(scheduler.triggers)
         self._running: QueuedRun | None = None
         self._between: deque[Callable[[], None]] = deque()
-        self._changes = ChangeLoop(self, changes)
+        self._changes = ChangeLoop(self)
 
     # ---- what other threads call -----------------------------------------------------------
 
@@ -98,11 +96,11 @@ class TrainingWorker:
     def look(self) -> None:
         """Look whether a run is due, and make durable what a full disk has refused; from any thread."""
         self.wake()
-        self._queue.wake()
+        self._changes.wake()
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
-        self._queue.defer(action)
+        self._changes.defer(action)
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """Confirm a champion, or roll it back; from any thread."""
@@ -236,7 +234,7 @@ class TrainingWorker:
     def join(self, timeout: float) -> None:
         """Wait for what is being done."""
         self._wake.join(timeout)
-        self._queue.join(timeout)
+        self._changes.join(timeout)
 
     # ---- the threads -----------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import pytest
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
-from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving.predictor import Predictor
@@ -43,7 +42,7 @@ class House(Recorder):
         self.rollout = Rollout(self.gate.evaluator, self.gate.models, self.predictor, news)
         self.learning = TrainingWorker(
             scheduler=scheduler, rollout=self.rollout, samples=self.plant.log,
-            registry=self.desk.registry, changes=ChangeQueue(),
+            registry=self.desk.registry,
             exclusion=AnomalyExclusion(None, self.plant.log),
         )  # fmt: skip
 

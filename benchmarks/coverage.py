@@ -25,7 +25,7 @@ from output import finish, options
 from edged.config import Config
 from edged.domain.judging.metrics import calibration_error
 from edged.storage.recordings import rows
-from edged.workbench.evaluation.meters import WINDOW, PromiseMeter, running_shares
+from edged.workbench.evaluation.meters import PromiseMeter
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.stream import LabelOptions, Stream, shape_stream
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from edged.domain.judging.predictions import Predictions
 
 STEP, SCORES, FEWEST = 0.005, 1000, 20
+WINDOW = 2000  # rows in which the share of sets with the truth is looked at
 
 
 class Probabilities(PromiseMeter):
@@ -53,6 +54,13 @@ class Probabilities(PromiseMeter):
         self.output[index] = made.output
         if made.promise is not None:
             self.sets[index] = made.promise.sets
+
+
+def running_shares(covered: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares of `covered` `(n, targets)` in any `WINDOW` consecutive rows, or in all: `(m, targets)`."""
+    width = min(WINDOW, len(covered))
+    sums = np.concatenate([np.zeros((1, covered.shape[1])), covered.cumsum(axis=0)])
+    return np.asarray((sums[width:] - sums[:-width]) / width)
 
 
 def replayed(stream: Recording, seed: int, coverage: float) -> Probabilities:

@@ -164,8 +164,6 @@ def show_evaluation(report: EvaluationReport) -> None:
     lines = {"adapted": report.metric, "frozen": report.frozen, "last label": report.no_change}
     for title, line in lines.items():
         table.add_row(title, *(figure(name, line.get(name)) for name in names))
-    if report.last_of_keys is not None:
-        table.add_row("last of each key", *(figure(n, report.last_of_keys.metric.get(n)) for n in names))
     out.print(table)
     if report.anomaly is not None:
         show_pairs("", _alarms(report.anomaly.adapted))
@@ -183,8 +181,7 @@ def _kept_promises(report: EvaluationReport) -> dict[str, Any]:
     if found is None:
         return shown
     share = f"{percent(found.covered)} (promised {percent(found.promised)})"
-    extremes = f"{percent(found.lowest)} to {percent(found.highest)} in {found.window:,} rows"
-    return shown | {"covered": f"{share}, {extremes}", "set size": found.size}
+    return shown | {"covered": share, "set size": found.size}
 
 
 def show_warnings(warnings: Sequence[str]) -> None:

@@ -37,8 +37,8 @@ def test_figures_have_one_form_in_the_terminal_and_in_reports(capsys: pytest.Cap
     scores = {"accuracy": 0.81, "balanced_accuracy": 0.8, "kappa": 0.625}
     report = EvaluationReport(
         samples=3, scored=3, quarantined=0, warnings=(), metric=scores, frozen=scores, no_change=scores,
-        experts={}, calibration_error=0.031, coverage=None, windows=(), trainings=3, promotions=3, origins={},
-        rejections=3, rollbacks=3, drifts=(), labels_used=2700, last_of_keys=None, anomaly=None,
+        experts={}, calibration_error=0.031, coverage=None, windows=(), trainings=3, promotions=3,
+        rejections=3, rollbacks=3, drifts=(), labels_used=2700, anomaly=None,
         forgetting=0.003, engine="native", train_seconds=1.0, seconds=3.0, peak_rss_mb=3.0,
     )  # fmt: skip
     output.show_evaluation(report)

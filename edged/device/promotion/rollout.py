@@ -73,7 +73,6 @@ class Rollout:
         self._lock = threading.RLock()
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
         self._streak = RefusalStreak()
-        self.origins: dict[str, int] = {}
 
     @property
     def champion(self) -> int:
@@ -186,7 +185,6 @@ class Rollout:
         verdict: Verdict | None = None,
         candidate: Candidate | None = None,
     ) -> None:
-        self.origins[origin] = self.origins.get(origin, 0) + 1
         self.events.event(ModelPromoted(served.version, before.version, origin, summary, verdict, candidate))
 
     # ---- probation and rollback ------------------------------------------------------------

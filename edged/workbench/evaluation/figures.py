@@ -75,7 +75,6 @@ class AlarmCurves(Message):
 class PromiseFigures(Message):
     """How often sets contained the truth: promised and true share, size, share of empty sets.
 
-    `lowest` and `highest` are the extreme shares in any `window` consecutive rows, of whichever target;
     `size` is a number of classes, or a width for each target.
     """
 
@@ -83,18 +82,6 @@ class PromiseFigures(Message):
     covered: float
     size: float | tuple[float, ...]
     empty: float
-    window: int
-    lowest: float
-    highest: float
-
-
-@dataclass(frozen=True)
-class LastOfKeys(Message):
-    """Figures on the last scored row of each key alone."""
-
-    keys: int
-    metric: Scores
-    frozen: Scores
 
 
 @dataclass(frozen=True)
@@ -125,12 +112,10 @@ class EvaluationReport(SparseMessage):
     windows: tuple[float, ...]
     trainings: int
     promotions: int
-    origins: Mapping[str, int]
     rejections: int
     rollbacks: int
     drifts: tuple[DriftFigures, ...]
     labels_used: int
-    last_of_keys: LastOfKeys | None
     anomaly: AnomalyFigures | None
     forgetting: float | None
     engine: str | None

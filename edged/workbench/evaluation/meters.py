@@ -14,8 +14,6 @@ from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
 from edged.workbench.evaluation.figures import DetectionFigures, PromiseFigures, RecordedAlarm
 from edged.workbench.evaluation.stream import Stream
 
-WINDOW = 2000  # rows in which the share of sets with the truth is looked at
-
 
 class Detections:
     """Collects what `anomalies` finds of the rows of a stream, block by block."""
@@ -117,20 +115,9 @@ class PromiseMeter:
         if self.promised is None or len(rows) == 0:
             return None
         covered, size = self._covered[rows], self._size[rows].mean(axis=0)
-        shares = running_shares(covered)
         return PromiseFigures(
             promised=self.promised,
             covered=float(covered.mean()),
             size=tuple(size.tolist()) if len(size) > 1 else float(size[0]),
             empty=float((self._size[rows] == 0).mean()),
-            window=min(WINDOW, len(rows)),
-            lowest=float(shares.min()),
-            highest=float(shares.max()),
         )
-
-
-def running_shares(covered: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shares of `covered` `(n, targets)` in any `WINDOW` consecutive rows, or in all: `(m, targets)`."""
-    width = min(WINDOW, len(covered))
-    sums = np.concatenate([np.zeros((1, covered.shape[1])), covered.cumsum(axis=0)])
-    return np.asarray((sums[width:] - sums[:-width]) / width)

@@ -77,7 +77,7 @@ def _figures(report: EvaluationReport, history: EvaluationHistory) -> str:
         lines["last label"] = report.no_change
     rows = [(title, *(figure(name, line.get(name)) for name in names)) for title, line in lines.items()]
     head = ["", *(name.replace("_", " ") for name in names)]
-    return table(head, rows) + _last_of_keys(report, head, names)
+    return table(head, rows)
 
 
 def _promises(report: EvaluationReport) -> str:
@@ -87,20 +87,9 @@ def _promises(report: EvaluationReport) -> str:
         return ""
     text = (
         f"The sets contained the truth in <b>{percent(found.covered)}</b> of the samples, promised were "
-        f"{percent(found.promised)}; in any {found.window:,} consecutive samples in "
-        f"{percent(found.lowest)} to {percent(found.highest)}."
+        f"{percent(found.promised)}."
     )
     return f"<p>{text}</p>"
-
-
-def _last_of_keys(report: EvaluationReport, head: Sequence[str], names: Sequence[str]) -> str:
-    """The same on the last sample of each key, where the report has it."""
-    last = report.last_of_keys
-    if last is None:
-        return ""
-    lines = {"adapted": last.metric, "frozen": last.frozen}
-    rows = [(title, *(figure(name, line.get(name)) for name in names)) for title, line in lines.items()]
-    return f"<p class=note>On the last sample of each of {last.keys:,} keys alone:</p>{table(head, rows)}"
 
 
 def _over_time(history: EvaluationHistory, formatter: Callable[[float], str]) -> str:

@@ -25,7 +25,6 @@ from edged.workbench.evaluation.figures import (
     EvaluationHistory,
     EvaluationReport,
     FoundAgain,
-    LastOfKeys,
     ModelSwap,
     QualityCurves,
 )
@@ -61,12 +60,10 @@ def report(replay: Replay) -> EvaluationReport:
         windows=_windows(replay, scored),
         trainings=replay.scheduler.trainings,
         promotions=replay.models.promotions,
-        origins=replay.rollout.origins,
         rejections=replay.models.rejections,
         rollbacks=replay.models.rollbacks,
         drifts=tuple(_drift(signal, replay.schema.names) for signal in replay.drifts),
         labels_used=replay.labels_used,
-        last_of_keys=_last_of_keys(replay, scored),
         anomaly=_anomaly_figures(replay),
         forgetting=_forgetting(replay),
         engine=replay.scheduler.engine,
@@ -152,19 +149,6 @@ def detections_of(replay: Replay, answer: NDArray[np.float32]) -> Detections:
     if answer is replay.answers:
         return replay.detections
     return replay.detections.of_scores(replay.config.anomaly.rules(), answer[:, 0])
-
-
-def _last_of_keys(replay: Replay, rows: NDArray[np.int64]) -> LastOfKeys | None:
-    """Figures on the last scored row of each key alone: how remaining life is usually judged.
-
-    None for other tasks, and where there is but one key.
-    """
-    last = {replay.stream.keys[row]: row for row in rows.tolist()}
-    if replay.schema.task != "regress" or len(last) < 2:
-        return None
-    ends = np.array(sorted(last.values()), np.int64)
-    adapted, frozen = (score_rows(replay, ends, line) for line in (replay.answers, replay.frozen_answers))
-    return LastOfKeys(len(ends), adapted, frozen)
 
 
 def _anomaly_figures(replay: Replay) -> AnomalyFigures | None:

@@ -37,8 +37,8 @@ def test_sets_of_classes_are_reported_beside_the_calibration_of_confidence(tmp_p
     stream, arrays = {"features": 4, "classes": 2}, noisy_classes(4000)
     report, text = evaluated(tmp_path / "with", stream, 0.9, **arrays)
     found = report["coverage"]
-    assert (found["promised"], found["window"]) == (0.9, 2000)
-    assert 0.88 < found["lowest"] <= found["covered"] <= found["highest"] < 0.92
+    assert found["promised"] == 0.9
+    assert 0.88 < found["covered"] < 0.92
     assert 1.0 < found["size"] < 1.5
     assert 0 <= found["empty"] < 0.1
     assert 0 < report["calibration_error"] < 0.05
@@ -46,7 +46,7 @@ def test_sets_of_classes_are_reported_beside_the_calibration_of_confidence(tmp_p
     assert "promised 90.0 %" in text
     assert f"{100 * report['calibration_error']:.1f} %" in text
     page = (tmp_path / "with" / "out" / "report.html").read_text()
-    assert "of the samples, promised were 90.0 %; in any 2,000 consecutive samples in" in page
+    assert "of the samples, promised were 90.0 %." in page
 
     without, text = evaluated(tmp_path / "without", stream, None, **arrays)
     assert without["coverage"] is None
@@ -66,7 +66,6 @@ def test_intervals_of_values_are_reported_with_their_widths(tmp_path: Path) -> N
     found = report["coverage"]
     assert report["calibration_error"] is None
     assert found["covered"] == pytest.approx(0.8, abs=0.01)
-    assert 0.77 < found["lowest"] <= found["highest"] < 0.83
     assert 0.2 < found["size"][0] < 0.8
     assert 4.8 < found["size"][1] < 9
 

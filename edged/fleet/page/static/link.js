@@ -48,12 +48,8 @@ class Link {
     const client = this.client;
     this.client = null;
     this.who = null;
-    this.#lost();
-    client?.end(true);
-  }
-
-  #lost() {
     this.connected = false;
+    client?.end(true);
   }
 
   #try() {
@@ -111,7 +107,7 @@ class Link {
   #down(client, why) {
     this.client = null;
     client.end(true);
-    this.#lost();
+    this.connected = false;
     this.on.down(why, this.pause);
     this.timer = setTimeout(() => this.#try(), this.pause);
     this.pause = Math.min(2 * this.pause, LONGEST_PAUSE);

@@ -9,7 +9,7 @@ const number = (value) => (isNumber(value) ? value : null);
 // `say` gives a cell's text, `by` what it is sorted by; `wide` columns are left out on a phone.
 const COLUMNS = [
   { id: "device", head: "Device", say: ({ device }) => device.id, by: ({ device }) => device.id },
-  { id: "state", head: "State", say: (row) => STATES[row.standing.state], by: (row) => SEVERITY[row.standing.state] },
+  { id: "state", head: "State", say: (row) => row.standing.state, by: (row) => SEVERITY[row.standing.state] },
   { id: "seen", head: "Last seen", wide: true, say: (row, now) => words.seen(row.standing, now),
     by: (row) => (row.standing.since === null ? null : -row.standing.since) },
   { id: "version", head: "edged", wide: true, say: ({ device }) => figure(device.life.status?.version),

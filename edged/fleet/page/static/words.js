@@ -2,14 +2,6 @@
 // How things are said: one place for what the table and the details have in common.
 
 const NOTHING = "–";
-const STATES = {
-  online: "online",
-  waiting: "waiting",
-  silent: "silent",
-  offline: "offline",
-  failed: "failed",
-  unknown: "unknown",
-};
 
 function ago(milliseconds) {
   const seconds = Math.max(0, Math.round(milliseconds / 1000));

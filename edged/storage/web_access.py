@@ -10,15 +10,15 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edged.clock import Clock
 from edged.domain.training.message import Message
-from edged.errors import CorruptError, RefusedError, StorageError, TrainingError
+from edged.errors import CorruptError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, owner_only, publish_file
-from edged.storage.files.checksummed_json import read_sealed, seal
+from edged.storage.files.checksummed_json import read_message, seal
 
 FILE, LOCK = "web-access.json", "web-access.lock"
 LETTERS = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # none that looks like another; 8 of them are 39 bits
@@ -183,8 +183,8 @@ class Pairing:
 
     def _load(self) -> WebAccess:
         try:
-            return WebAccess.from_json(read_sealed(self._path))
-        except (CorruptError, TrainingError) as problem:
+            return read_message(self._path, WebAccess)
+        except CorruptError as problem:
             remedy = "pair browsers again: edged web pair CONFIG"
             log.error("web_access_damaged", problem=problem.line(), remedy=remedy)
             return WebAccess()
@@ -206,7 +206,7 @@ class Pairing:
 
     def _write(self, known: WebAccess) -> None:
         with owner_only():
-            publish_file(self._path, seal(asdict(known)))
+            publish_file(self._path, seal(known.to_json()))
         _give_to_owner(self._path)
 
 

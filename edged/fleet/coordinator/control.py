@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
 from edged.domain.training.message import Message
-from edged.errors import CorruptError, RefusedError, RejectedUpdateError, StorageError, TrainingError
+from edged.errors import CorruptError, RefusedError, RejectedUpdateError, StorageError
 from edged.fleet.rules.rounds import Phase
 from edged.logs import get_logger
 from edged.storage.files import atomic
-from edged.storage.files.checksummed_json import read_sealed, seal
+from edged.storage.files.checksummed_json import read_message, seal
 
 Action = Literal["pause", "resume", "abandon", "approve"]
 CONTROL = "control.json"
@@ -74,12 +74,7 @@ class ControlReader:
 def read_control(folder: Path) -> Control:
     """The instructions in a coordinator's directory; CorruptError when the file is damaged."""
     path = folder / CONTROL
-    if not path.exists():
-        return Control()
-    try:
-        return Control.from_json(read_sealed(path))
-    except TrainingError as problem:
-        raise CorruptError(f"no instructions in it: {problem.line()}", where=str(path)) from None
+    return read_message(path, Control) if path.exists() else Control()
 
 
 def instruct(folder: Path, action: Action, course: tuple[int, Phase], by: str = "") -> Control:
@@ -119,5 +114,5 @@ def _known(folder: Path) -> Control:
 def _write(folder: Path, control: Control) -> Control:
     if not folder.is_dir():
         raise StorageError("no coordinator has run here", where=str(folder), remedy="start `edged fleet run`")
-    atomic.publish_file(folder / CONTROL, seal(asdict(control)))
+    atomic.publish_file(folder / CONTROL, seal(control.to_json()))
     return control

@@ -17,12 +17,11 @@ from edged.domain.federated.messages import BaseModelInfo, split
 from edged.domain.json_fields import JsonObject
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message
-from edged.errors import CorruptError
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, pack, unpack
 from edged.storage.files import atomic
 from edged.storage.files.append_log import AppendLog
-from edged.storage.files.checksummed_json import read_sealed, seal
+from edged.storage.files.checksummed_json import read_message, read_sealed, seal
 
 if TYPE_CHECKING:
     from edged.domain.training.weight_coding import Weights
@@ -108,9 +107,7 @@ class CoordinatorJournal:
 
     def course(self) -> FleetState | None:
         """Read the state of the fleet; None before the first start."""
-        if not (self.path / COURSE).exists():
-            return None
-        return FleetState.from_json(read_sealed(self.path / COURSE))
+        return read_course(self.path)
 
     def store(self, course: FleetState) -> None:
         """Store the state of the fleet, durably."""
@@ -154,10 +151,7 @@ class CoordinatorJournal:
 
     def blob(self, digest: str) -> bytes:
         """Read a model in the encoding in which it is sent; CorruptError when it is damaged."""
-        folder = self.path / "models" / digest
-        atomic.verify_directory(folder)
-        with atomic.disk_errors("reading", folder):
-            return (folder / FILE).read_bytes()
+        return read_blob(self.path, digest)
 
     def weights(self, digest: str) -> Weights:
         """Read the weights of a model."""
@@ -197,11 +191,23 @@ class CoordinatorJournal:
                         self._disk.remove(path)
 
 
+# Of the coordinator in directory `path`, whether it runs or not.
+
+
+def read_course(path: Path) -> FleetState | None:
+    """Read the state of the fleet; None before the first start."""
+    return read_message(path / COURSE, FleetState) if (path / COURSE).exists() else None
+
+
 def read_lineage(path: Path) -> list[RoundRecord]:
-    """Every round that has ended, the oldest first, of the coordinator in directory `path`."""
-    if not (path / LINEAGE).exists():
-        return []
-    rounds = read_sealed(path / LINEAGE).get("rounds")
-    if not isinstance(rounds, list):
-        raise CorruptError("no lineage in it", where=str(path / LINEAGE))
+    """Read every round that has ended, the oldest first."""
+    rounds = read_sealed(path / LINEAGE)["rounds"] if (path / LINEAGE).exists() else []
     return [RoundRecord.from_json(entry) for entry in rounds]
+
+
+def read_blob(path: Path, digest: str) -> bytes:
+    """Read a stored model in the encoding in which it is sent; CorruptError when it is damaged."""
+    folder = path / "models" / digest
+    atomic.verify_directory(folder)
+    with atomic.disk_errors("reading", folder):
+        return (folder / FILE).read_bytes()

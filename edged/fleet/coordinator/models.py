@@ -18,12 +18,11 @@ from edged.errors import (
     StorageError,
 )
 from edged.fleet.config import CoordinatorConfig
-from edged.fleet.coordinator.journal import COURSE, CoordinatorJournal
+from edged.fleet.coordinator.journal import CoordinatorJournal, read_blob, read_course
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
-from edged.mqtt.weight_encoding import FILE, unpack
-from edged.storage.files.atomic import disk_errors, publish_file, verify_directory
-from edged.storage.files.checksummed_json import read_sealed
+from edged.mqtt.weight_encoding import unpack
+from edged.storage.files.atomic import disk_errors, publish_file
 
 if TYPE_CHECKING:
     from edged.domain.training.weight_coding import Weights
@@ -115,9 +114,9 @@ def export(config: CoordinatorConfig, out: Path, bundle: Path | None = None) -> 
     from edged.storage.models.model_metadata import ModelMetadata
 
     folder = config.dir
-    if not (folder / COURSE).exists():
+    course = read_course(folder)
+    if course is None:
         raise StorageError("no coordinator has run here", where=str(folder), remedy="start `edged fleet run`")
-    course = FleetState.from_json(read_sealed(folder / COURSE))
     path = bundle or config.model
     if not (path / "bundle.json").is_file():
         raise ConfigError("this is no bundle", where=str(path), remedy="name the devices' with --bundle")
@@ -127,10 +126,7 @@ def export(config: CoordinatorConfig, out: Path, bundle: Path | None = None) -> 
             f"has fingerprint {opened.fingerprint[:12]}, the devices' bundle {course.bundle[:12]}",
             where=str(path), remedy="name the devices' with --bundle",
         )  # fmt: skip
-    stored = folder / "models" / course.standing.hash
-    verify_directory(stored)
-    with disk_errors("reading", stored):
-        weights = unpack((stored / FILE).read_bytes())[0]
+    weights = unpack(read_blob(folder, course.standing.hash))[0]
     base = BaseModel(opened)
     made = bytes(base.with_parameters({**base.parameters(), **weights}))
     publish_file(out, ModelMetadata.of_bundle(opened).stamp(made))

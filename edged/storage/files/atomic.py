@@ -174,6 +174,15 @@ def fsync_directory(path: Path, *, disk: Disk = DISK) -> None:
         disk.sync(path)
 
 
+def write_at(descriptor: int, data: bytes, at: int) -> int:
+    """Write all of `data` into an open file from position `at` on; return where it ends."""
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(descriptor, left, at)
+        left, at = left[written:], at + written
+    return at
+
+
 def publish_file(path: Path, data: bytes, *, disk: Disk = DISK) -> None:
     """Replace `path` by `data`, atomically and durably.
 

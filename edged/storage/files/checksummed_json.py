@@ -6,9 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from edged.errors import CorruptError
+from edged.domain.training.message import Message
+from edged.errors import CorruptError, TrainingError
+
+M = TypeVar("M", bound=Message)
 
 SEAL = "seal"
 
@@ -49,6 +52,14 @@ def read_sealed(path: Path) -> Mapping[str, Any]:
     except OSError as problem:
         raise CorruptError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
     return unseal(data, path)
+
+
+def read_message(path: Path, kind: type[M]) -> M:
+    """Read a sealed file that holds a message; CorruptError when it is missing, damaged or holds another."""
+    try:
+        return kind.from_json(read_sealed(path))
+    except TrainingError as problem:
+        raise CorruptError(f"no {kind.__name__}: {problem.line()}", where=str(path)) from problem
 
 
 def _canonical(values: Mapping[str, Any]) -> bytes:

@@ -14,14 +14,15 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edged.domain.audit_chain import AuditEntry, Link, LoggedEntry, hash_of, verify
+from edged.domain.training.message import Message
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files import atomic
-from edged.storage.files.checksummed_json import read_sealed, seal
+from edged.storage.files.checksummed_json import read_message, seal
 from edged.storage.journal.journal import Journal
 
 HEAD = "audit.head"
@@ -32,7 +33,7 @@ log = get_logger("edged.audit")
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Message):
     """The last entry, bytes of the newest file up to it, the links before each file, and its newest rows."""
 
     last: Link
@@ -44,14 +45,7 @@ class Head:
     def read(cls, state: Path) -> Head | None:
         """Read the head in a state directory; None if there is none. Raises CorruptError if it is damaged."""
         path = state / HEAD
-        if not path.exists():
-            return None
-        values = read_sealed(path)
-        try:
-            files = tuple(Link(**link) for link in values["files"])
-            return cls(Link(**values["last"]), int(values["size"]), files, tuple(values["rows"]))
-        except (KeyError, TypeError, ValueError):
-            raise CorruptError("the file is not a head of an audit log", where=str(path)) from None
+        return read_message(path, cls) if path.exists() else None
 
 
 def _file(state: Path, before: Link) -> Path:
@@ -147,7 +141,7 @@ class AuditLog:
             return Head(Link(), len(data))
 
     def _publish(self, head: Head) -> None:
-        atomic.publish_file(self._state / HEAD, seal(asdict(head)), disk=self._disk)
+        atomic.publish_file(self._state / HEAD, seal(head.to_json()), disk=self._disk)
 
     def _append(self, head: Head, entries: Sequence[AuditEntry], rows: tuple[str, ...]) -> Head:
         if head.size >= self._max_bytes:
@@ -182,8 +176,4 @@ class AuditLog:
                 log.error("audit_log_broken", file=str(path), remedy="run `edged audit CONFIG --verify`")
                 end = size
             os.ftruncate(descriptor, end)
-            left = memoryview(data)
-            while left:
-                written = os.pwrite(descriptor, left, end)
-                left, end = left[written:], end + written
-        return end
+            return atomic.write_at(descriptor, data, end)

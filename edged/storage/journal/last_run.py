@@ -7,7 +7,6 @@ older one, or none. The line carries a CRC-32, for a reader may meet it half-wri
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from contextlib import suppress
@@ -18,7 +17,7 @@ from zlib import crc32
 
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, TrainingError
-from edged.storage.files.atomic import disk_errors, publish_file
+from edged.storage.files.atomic import disk_errors, publish_file, write_at
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 M = TypeVar("M", bound=Message)
@@ -134,8 +133,7 @@ def write_status(state: Path, status: Message, told_at: float) -> None:
     with disk_errors("writing the status", state / STATUS):
         file = os.open(state / STATUS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if os.pwrite(file, line, 0) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_at(file, line, 0)
         finally:
             os.close(file)
 

@@ -7,11 +7,10 @@ has torn is merely missing.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate
 from pathlib import Path
@@ -19,10 +18,12 @@ from typing import Any, Literal
 
 from edged.clock import Clock
 from edged.domain.bundle_contents import FileEntry, entry_of
+from edged.domain.training.message import Message
 from edged.domain.training.update_manifest import TransferManifest
-from edged.errors import ConfigError, CorruptError, RefusedError
+from edged.errors import ConfigError, CorruptError, RefusedError, StorageError
 from edged.logs import get_logger
-from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, sweep
+from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, sweep, write_at
+from edged.storage.files.checksummed_json import read_message, seal
 
 FOLDER = "incoming"
 ABOUT, CONTENT = "about.json", "content"
@@ -53,7 +54,7 @@ class TransferPurpose:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(Message):
     """A transfer as it was announced: its name, manifest and purpose."""
 
     name: str
@@ -173,13 +174,8 @@ class TransferStaging:
 
     def _keep(self, transfer: Transfer) -> None:
         folder = self.folder / transfer.name
-        about = {
-            "transfer": transfer.name,
-            "manifest": transfer.manifest.to_json(),
-            "purpose": asdict(transfer.purpose),
-        }
         make_directory(folder)
-        publish_file(folder / ABOUT, json.dumps(about).encode())
+        publish_file(folder / ABOUT, seal(transfer.to_json()))
         self.transfer = transfer
 
     def holds(self, transfer: Transfer) -> bool:
@@ -210,10 +206,7 @@ class TransferStaging:
         with disk_errors("taking a chunk", path):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                left = memoryview(data)
-                while left:
-                    written = os.pwrite(file, left, start)
-                    left, start = left[written:], start + written
+                write_at(file, data, start)
             finally:
                 os.close(file)
 
@@ -246,11 +239,10 @@ class TransferStaging:
 
     def _read(self, folder: Path) -> Transfer | None:
         try:
-            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-            purpose = TransferPurpose(**about["purpose"] | {"keys": tuple(about["purpose"]["keys"])})
-            return announced(about["transfer"], about["manifest"], purpose, self._max_bytes)
-        except (OSError, ValueError, KeyError, TypeError, ConfigError, RefusedError) as problem:
-            log.warning("transfer_dropped", path=str(folder), problem=str(problem))
+            kept = read_message(folder / ABOUT, Transfer)
+            return announced(kept.name, kept.manifest.to_json(), kept.purpose, self._max_bytes)
+        except (StorageError, ConfigError, RefusedError) as problem:
+            log.warning("transfer_dropped", path=str(folder), problem=problem.line())
             return None
 
     def _torn(self, transfer: Transfer) -> set[int]:
@@ -268,6 +260,6 @@ def read_transfer(folder: Path) -> tuple[TransferManifest, bytes]:
 
     Raises StorageError when they cannot be read; CorruptError when that is no manifest.
     """
+    manifest = read_message(folder / ABOUT, Transfer).manifest
     with disk_errors("reading", folder):
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        return TransferManifest.from_json(about["manifest"]), (folder / CONTENT).read_bytes()
+        return manifest, (folder / CONTENT).read_bytes()

@@ -81,7 +81,7 @@ class ModelRecord(Message):
 
 
 @dataclass(frozen=True)
-class Reign:
+class Reign(Message):
     """A model became champion: when (Unix seconds), in whose place and why.
 
     `outgoing` is the status that the one before was to get; it stands in the pointer, so that a

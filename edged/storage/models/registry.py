@@ -16,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -27,7 +27,7 @@ from edged.domain.training.training_run import ModelData
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
-from edged.storage.files.checksummed_json import read_sealed, seal
+from edged.storage.files.checksummed_json import read_message, seal
 from edged.storage.journal.journal import Journal
 from edged.storage.models.records import BAD, MODELS, ModelFigures, ModelRecord, Reign, Status, stored_record
 from edged.storage.samples.erasure import erase_published, rewrite
@@ -64,8 +64,8 @@ def present_reign(state_dir: Path) -> Reign | None:
 
 def _pointer(models: Path) -> Reign | None:
     try:
-        return Reign(**read_sealed(models / POINTER))
-    except (CorruptError, TypeError):
+        return read_message(models / POINTER, Reign)
+    except CorruptError:
         return None
 
 
@@ -298,7 +298,7 @@ class Registry(Journal):
             previous = before if before != version else self.previous()
             reign = Reign(ts, version, previous, reason, outgoing)
             try:
-                atomic.publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
+                atomic.publish_file(self._models / POINTER, seal(reign.to_json()), disk=self._disk)
             finally:
                 # Whether it moved or not, the rows follow what is really there.
                 self._follow_pointer()
@@ -423,4 +423,4 @@ class Registry(Journal):
         known = [reign for reign in self.reigns(REIGNS_KEPT) if reign.version == last[0].version]
         reign = known[0] if known else Reign(last[0].created, last[0].version, None, "pointer restored")
         self.repaired.append(f"the pointer to the champion was lost: model {reign.version} is it again")
-        atomic.publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
+        atomic.publish_file(self._models / POINTER, seal(reign.to_json()), disk=self._disk)

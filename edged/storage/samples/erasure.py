@@ -22,7 +22,7 @@ from pathlib import Path
 
 from edged.errors import StorageError
 from edged.storage.files import atomic, database
-from edged.storage.samples import label_actions, side_tables
+from edged.storage.samples import side_tables
 from edged.storage.samples.rows import WITHDRAWN, checksum_with
 from edged.storage.samples.tables import SampleCounts
 
@@ -45,7 +45,6 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
     labelled = db.execute("SELECT count(*) FROM samples WHERE label_seq IS NOT NULL").fetchone()[0]
     if samples or labels:
         side_tables.clear(db, labels_only=not samples)
-        label_actions.clear(db)
         db.execute("DELETE FROM label_sources")  # topics may name people and machines
     if samples:
         gone["samples"], gone["labels"] = tally.rows, labelled

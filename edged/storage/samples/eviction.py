@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from edged.clock import Ages
 from edged.storage.files.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
-from edged.storage.samples import label_actions, side_tables
+from edged.storage.samples import side_tables
 from edged.storage.samples.tables import SampleCounts
 
 _ROUNDS = 4
@@ -69,11 +69,7 @@ class Eviction:
         if self._max_age is None:
             return False
         before = self._before(self._max_age, now)
-        return (
-            bool(self._aged(db, 1, now))
-            or side_tables.any_before(db, before)
-            or label_actions.any_before(db, before)
-        )
+        return bool(self._aged(db, 1, now)) or side_tables.any_before(db, before)
 
     def expire(self, db: sqlite3.Connection, tally: SampleCounts, now: float, rows: int) -> int:
         """Evict at most `rows` samples that are older than the allowed age."""
@@ -81,7 +77,6 @@ class Eviction:
             return 0
         before = self._before(self._max_age, now)
         side_tables.drop_before(db, before)
-        label_actions.drop_before(db, before)
         old = self._aged(db, rows, now)
         gone = self._delete(db, tally, old, protected=self._spare_replay)
         if old and not self._spare_replay:

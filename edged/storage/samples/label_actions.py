@@ -91,25 +91,6 @@ def held_label(stored: tuple[list[float], float] | None) -> HeldLabel | None:
     return HeldLabel(label[0] if len(label) == 1 else tuple(label), since)
 
 
-def drop_before(db: sqlite3.Connection, moment: float) -> None:
-    """Forget what was said before this moment (Unix seconds), and labels of samples that came before it."""
-    drop(db, "ts < ?", moment)
-    db.execute("DELETE FROM labels_before WHERE oldest < ?", (moment,))
-
-
-def any_before(db: sqlite3.Connection, moment: float) -> bool:
-    """Whether something is here that `drop_before` would forget."""
-    return any(
-        db.execute(f"SELECT 1 FROM {table} WHERE {column} < ? LIMIT 1", (moment,)).fetchone()  # noqa: S608  constants
-        for table, column in (("label_actions", "ts"), ("labels_before", "oldest"))
-    )
-
-
-def clear(db: sqlite3.Connection) -> None:
-    """Delete all actions and what they changed."""
-    drop(db, "?", 1)
-
-
 def drop(db: sqlite3.Connection, which: str, value: object) -> None:
     """Forget the actions of which a condition with one value holds."""
     doomed = f"SELECT number FROM label_actions WHERE {which}"  # noqa: S608  constants

@@ -20,7 +20,7 @@ from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.stream.open_classes import OpenClass
 from edged.domain.stream.sample import LabelValue, Rejected
 from edged.storage.files.checked_table import CheckedTable
-from edged.storage.samples.label_actions import record_held
+from edged.storage.samples import label_actions
 
 if TYPE_CHECKING:
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
@@ -49,7 +49,11 @@ TABLES = (
 )
 PAYLOAD_BYTES = 4096  # of a refused message that are kept
 _ROW_BYTES = 60  # of a row, beside key and values
-_WITH_AGE = ("quarantine", "open_windows", "joined_values")
+_AGE = {
+    "quarantine": "ts", "open_windows": "ts", "joined_values": "ts", "label_actions": "ts",
+    "labels_before": "oldest",
+}  # fmt: skip
+"""Tables whose rows grow too old, by the column that says when they came."""
 _JOINED_VALUES = CheckedTable("joined_values", ("key", "ts", "state"), "key")
 _HELD_LABELS = CheckedTable("held_labels", ("key", "since", "y"), "key")
 
@@ -71,21 +75,23 @@ class ImportProgress:
 def any_before(db: sqlite3.Connection, moment: float) -> bool:
     """Tell whether `drop_before` would drop anything."""
     return any(
-        db.execute(f"SELECT 1 FROM {table} WHERE ts < ? LIMIT 1", (moment,)).fetchone()  # noqa: S608  constants
-        for table in _WITH_AGE
+        db.execute(f"SELECT 1 FROM {table} WHERE {column} < ? LIMIT 1", (moment,)).fetchone()  # noqa: S608  constants
+        for table, column in _AGE.items()
     )
 
 
 def drop_before(db: sqlite3.Connection, moment: float) -> None:
-    """Drop messages refused before this moment (Unix seconds), and keys whose last reading was before it."""
+    """Drop refused messages, keys and what was said of labels before this moment (Unix seconds)."""
     old = "SELECT key FROM open_windows WHERE ts < ?"
     db.execute(f"DELETE FROM open_rows WHERE key IN ({old})", (moment,))  # noqa: S608  the line above
-    for table in _WITH_AGE:
-        db.execute(f"DELETE FROM {table} WHERE ts < ?", (moment,))  # noqa: S608  constants
+    label_actions.drop(db, "ts < ?", moment)
+    for table, column in _AGE.items():
+        db.execute(f"DELETE FROM {table} WHERE {column} < ?", (moment,))  # noqa: S608  constants
 
 
 def clear(db: sqlite3.Connection, *, labels_only: bool) -> None:
-    """Delete what holds something of samples, or of labels alone."""
+    """Delete what holds something of samples, or of labels alone; what was said of labels in either case."""
+    label_actions.drop(db, "?", 1)
     for table in ("open_rows", "open_windows"):
         db.execute(f"UPDATE {table} SET y = NULL" if labels_only else f"DELETE FROM {table}")  # noqa: S608  constants
     for table in ("held_labels",) if labels_only else ("held_labels", "joined_values", "imports"):
@@ -168,7 +174,7 @@ def write_joins(db: sqlite3.Connection, changes: JoinChanges) -> None:
             row = {"key": key, "since": held.since, "y": _label(held.label)}
             _HELD_LABELS.insert(db, row, replace=True)
     for change in changes.said:
-        record_held(db, change)
+        label_actions.record_held(db, change)
 
 
 def read_states(db: sqlite3.Connection) -> dict[str, array[float]]:

@@ -75,13 +75,6 @@ class TrainSection(Section):
         return self
 
 
-class AdmitSection(Section):
-    """Bounds of a plausible update; the coordinator refuses all others."""
-
-    max_samples: Count = Field(10_000, description="that a device counts for at most, however many it has")
-    max_norm: float = Field(3.0, ge=1, description="norms up to so many times clip_norm are clipped")
-
-
 class ReduceSection(Section):
     """Aggregation of updates to one model."""
 
@@ -153,7 +146,6 @@ class CoordinatorConfig(Section):
     round: RoundSection = RoundSection()
     choose: ChooseSection = ChooseSection()
     train: TrainSection = TrainSection()
-    admit: AdmitSection = AdmitSection()
     reduce: ReduceSection = ReduceSection()
     gate: GateSection = GateSection()
     rollout: RolloutSection = RolloutSection()

@@ -93,7 +93,7 @@ class Coordinator:
         self._session = session or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
-        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course, self._reader)
+        self.admission = UpdateAdmission(self.journal, self.layout, self.course, self._reader)
         self._began: float | None = None  # when it was connected first
         self._published = 0.0
         self._publisher = StatusPublisher(self._announcer)

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 from edged.domain.federated.messages import Evaluation, Receipts, UpdateHeader
 from edged.domain.training.message import Message
 from edged.errors import RejectedUpdateError
-from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.journal import CoordinatorJournal
-from edged.fleet.rules.admission import LATE, admit, check_claims, check_round, check_sender
+from edged.fleet.rules.admission import LATE, MAX_SAMPLES, admit, check_claims, check_round, check_sender
 from edged.fleet.rules.aggregation import RoundUpdate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
-from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
     from edged.storage.files.append_log import LogRecord
@@ -103,13 +101,11 @@ class UpdateAdmission:
 
     def __init__(
         self,
-        config: CoordinatorConfig,
         journal: CoordinatorJournal,
         layout: Layout,
         course: FleetState,
         control: ControlReader,
     ) -> None:
-        self._limits = config.admit
         self._journal, self._layout, self._control = journal, layout, control
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
         self.refused = Counter[str]()
@@ -188,8 +184,8 @@ class UpdateAdmission:
         if blob is None:
             return
         settings = announced.config  # as it was announced: the file may have changed since
-        found = admit(update, blob, self._layout, settings, self._limits, weight_encoding.unpack_coded)
-        samples = min(update.samples, self._limits.max_samples)
+        found = admit(update, blob, self._layout, settings)
+        samples = min(update.samples, MAX_SAMPLES)
         stored = StoredUpdate(update.device, samples, found.factor, update.sha256)
         self._records[update.device] = self._spool.append(stored.to_json(), found.row.to_bytes())
         self._answers[update.round, update.id].accepted.append(update.device)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.errors import CorruptError, RejectedUpdateError
-from edged.fleet.config import AdmitSection
 from edged.fleet.rules.layout import EncodedUpdate, Layout
+from edged.mqtt.weight_encoding import unpack_coded
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement, RoundSettings, UpdateHeader
@@ -27,6 +27,12 @@ HEADERS = 64 * 1024
 
 LATE = "late"
 """Reason of what comes for a round or a stage that is over."""
+
+MAX_SAMPLES = 10_000
+"""Samples that a device counts for at most, however many it has."""
+
+MAX_NORM = 3.0
+"""Multiple of a round's `clip_norm` up to which a norm is clipped; updates beyond are refused."""
 
 ROUNDING = 1.02
 """Factor that rounding to int8 can add to a norm."""
@@ -74,38 +80,27 @@ def check_claims(update: UpdateHeader, layout: Layout) -> None:
         raise RejectedUpdateError("size", f"{update.bytes} bytes, at most {largest(layout)} are taken")
 
 
-def admit(
-    update: UpdateHeader,
-    blob: bytes,
-    layout: Layout,
-    settings: RoundSettings,
-    limits: AdmitSection,
-    unpack: Callable[[bytes, int], Mapping[str, Coded]],
-) -> Admitted:
+def admit(update: UpdateHeader, blob: bytes, layout: Layout, settings: RoundSettings) -> Admitted:
     """Check an update, whose line and blob these are, and lay it out; `settings` are those of its round.
-
-    `unpack` makes coded tensors of a blob, refusing more than so many bytes before they are allocated.
 
     Raises RejectedUpdateError with the reason: `samples`, `size`, `damaged`, `shapes`, `not_finite` or
     `norm`.
     """
     check_claims(update, layout)
-    coded = _unpacked(update, blob, largest(layout), unpack)
+    coded = _unpacked(update, blob, largest(layout))
     check_shapes(coded, layout)
     row, most = layout.row(coded), settings.clip_norm
     norm = _norm(layout.change(row))
-    if norm > limits.max_norm * most:
+    if norm > MAX_NORM * most:
         raise RejectedUpdateError("norm", f"its norm is {norm:.3g}, the bound {most:.3g}")
     return Admitted(row, norm, 1.0 if norm <= ROUNDING * most else most / norm)
 
 
-def _unpacked(
-    update: UpdateHeader, blob: bytes, limit: int, unpack: Callable[[bytes, int], Mapping[str, Coded]]
-) -> Mapping[str, Coded]:
+def _unpacked(update: UpdateHeader, blob: bytes, limit: int) -> Mapping[str, Coded]:
     if len(blob) != update.bytes or hashlib.sha256(blob).hexdigest() != update.sha256:
         raise RejectedUpdateError("damaged", "size or hash are not those that its line names")
     try:
-        return unpack(blob, limit)
+        return unpack_coded(blob, limit)
     except CorruptError as problem:
         raise RejectedUpdateError("damaged", problem.what) from None
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "configs" / "fleet.yaml"
 GIVEN = {"fleet": "plant", "model": "model.safetensors"}
-OWN = ("round", "choose", "train", "admit", "reduce", "gate")
+OWN = ("round", "choose", "train", "reduce", "gate")
 
 
 def sections() -> dict[str, type[BaseModel]]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from edged.storage.files import atomic
-from tests.fleet.coordinator.channel import TOPICS, Fleet, Time
-from tests.fleet.senders import SHAPES, change_of, update_of
+from tests.fleet.coordinator.channel import Fleet, Time
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 ROUND = {"devices": 6, "quorum": 0.5, "deadline": "100s", "window": 0}
@@ -72,32 +69,6 @@ def test_devices_are_told_how_to_train(tmp_path: Path, key: str, value: float) -
     assert usual is not None
     name = key.partition(".")[2]
     assert getattr(told.config, name) == value != getattr(usual.config, name)
-
-
-@pytest.mark.parametrize("most", [100, 1000])
-def test_a_device_counts_for_as_many_samples_as_configured(tmp_path: Path, most: int) -> None:
-    fleet = opened(made(tmp_path, "admit.max_samples", most))
-    assert fleet.told is not None
-    for name in fleet.told.devices or ():
-        fleet.update(name, samples=5000)
-    fleet.turns()
-    assert fleet.told is not None
-    folder = fleet.config.dir / "models" / fleet.told.base.hash
-    assert atomic.verify_directory(folder).extra["samples"] == 6 * most
-
-
-@pytest.mark.parametrize(("most", "accepted"), [(1.5, 0), (6.0, 1)])
-def test_an_update_may_be_as_long_as_configured(tmp_path: Path, most: float, accepted: int) -> None:
-    fleet = opened(made(tmp_path, "admit.max_norm", most))
-    assert fleet.told is not None
-    change, _ = change_of("a", 1, SHAPES)
-    length = np.sqrt(sum(float((part**2).sum()) for part in change.values()))
-    longer = {name: (part * np.float32(4.0 / length)) for name, part in change.items()}  # clip_norm is 1
-    update, blob = update_of(fleet.told, "a", longer, 100)
-    for topic, payload in update.messages(TOPICS, blob):
-        fleet.line.say(topic, payload)
-    fleet.turns()
-    assert fleet.coordinator.admission.accepted == accepted
 
 
 @pytest.mark.parametrize("keep", [2, 4])

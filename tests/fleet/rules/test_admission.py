@@ -15,7 +15,6 @@ import zstandard
 from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement, RoundSettings, UpdateHeader
 from edged.domain.training.weight_coding import Coded, code
 from edged.errors import RejectedUpdateError
-from edged.fleet.config import AdmitSection
 from edged.fleet.rules.admission import admit, check_round, check_sender, largest
 from edged.fleet.rules.layout import Layout
 from edged.mqtt import weight_encoding
@@ -25,7 +24,6 @@ WEIGHTS = {"w": np.full((6, 4), 0.05, np.float32), "b": np.full(6, 0.05, np.floa
 LAYOUT = Layout.of(WEIGHTS)
 SETTINGS = RoundSettings(clip_norm=1.0)
 UPDATE = UpdateHeader("a", 3, ID, BASE, 10, 1, "0" * 64)
-LIMITS = AdmitSection(max_samples=100_000, max_norm=10.0)
 ROUND = RoundAnnouncement(
     "plant", 3, ID, "open", "f00", BaseModelInfo(BASE, 10, 1), 0.0, 100.0, 5.0, ("a",), SETTINGS
 )
@@ -47,14 +45,12 @@ def reason(call: Callable[[], object]) -> str:
 
 
 def refused(blob: bytes, **fields: Any) -> str:
-    return reason(
-        lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS, LIMITS, weight_encoding.unpack_coded)
-    )
+    return reason(lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS))
 
 
 def test_a_good_one_is_taken_as_it_is() -> None:
     blob = packed()
-    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, weight_encoding.unpack_coded)
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS)
     assert admitted.factor == 1.0
     assert admitted.norm == pytest.approx(0.05 * np.sqrt(30), rel=1e-3)
     assert np.allclose(LAYOUT.change(admitted.row), LAYOUT.vector(WEIGHTS), rtol=1e-2)
@@ -138,8 +134,8 @@ def test_a_size_that_no_update_has_is_not_even_hashed() -> None:
 
 
 def test_norms_are_clipped_and_far_beyond_that_refused() -> None:
-    blob = packed({"w": np.full((6, 4), 1.0, np.float32)})
-    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, weight_encoding.unpack_coded)
+    blob = packed({"w": np.full((6, 4), 0.5, np.float32)})
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS)
     assert admitted.factor * admitted.norm == pytest.approx(1.0)
     assert refused(packed({"w": np.full((6, 4), 10.0, np.float32)})) == "norm"
 

@@ -11,21 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import BaseModelInfo, split
 from edged.domain.json_fields import JsonObject
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message
+from edged.domain.training.weight_coding import Weights
 from edged.fleet.rules.rounds import FleetState
+from edged.fleet.rules.verdict import StageVerdict
 from edged.mqtt.weight_encoding import FILE, pack, unpack
 from edged.storage.files import atomic
 from edged.storage.files.append_log import AppendLog
 from edged.storage.files.checksummed_json import read_message, read_sealed, seal
-
-if TYPE_CHECKING:
-    from edged.domain.training.weight_coding import Weights
-    from edged.fleet.rules.verdict import StageVerdict
 
 COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"
 REMEMBERED = 1000

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from edged.domain.training.weight_coding import fingerprint
+from edged.domain.training.weight_coding import Weights, fingerprint
 from edged.errors import (
     ConfigError,
     CorruptError,
@@ -23,9 +22,6 @@ from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import unpack
 from edged.storage.files.atomic import disk_errors, publish_file
-
-if TYPE_CHECKING:
-    from edged.domain.training.weight_coding import Weights
 
 # ---- the first model -------------------------------------------------------------------------
 

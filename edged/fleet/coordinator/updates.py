@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Evaluation, Receipts, UpdateHeader
 from edged.domain.training.message import Message
@@ -19,9 +18,7 @@ from edged.fleet.rules.aggregation import RoundUpdate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.storage.files.append_log import LogRecord
+from edged.storage.files.append_log import LogRecord
 
 HELD_BYTES = 64 * 1024**2
 NAMES = 500

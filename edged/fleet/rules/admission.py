@@ -10,17 +10,14 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.federated.messages import RoundAnnouncement, RoundSettings, UpdateHeader
+from edged.domain.training.weight_coding import Coded, Floats
 from edged.errors import CorruptError, RejectedUpdateError
 from edged.fleet.rules.layout import EncodedUpdate, Layout
 from edged.mqtt.weight_encoding import unpack_coded
-
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import RoundAnnouncement, RoundSettings, UpdateHeader
-    from edged.domain.training.weight_coding import Coded, Floats
 
 HEADERS = 64 * 1024
 """Bytes that names, shapes and scales may have beside the numbers."""

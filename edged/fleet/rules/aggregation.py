@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.training.weight_coding import Floats
 from edged.errors import NoDataError
 from edged.fleet.config import ReduceSection
 from edged.fleet.rules.layout import Doubles, EncodedUpdate, Layout
-
-if TYPE_CHECKING:
-    from edged.domain.training.weight_coding import Floats
 
 BLOCK_NUMBERS = 4 * 1024**2
 """Numbers of all updates that a statistic takes at once, which bounds the memory."""

@@ -6,15 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.training.weight_coding import Coded, Floats, Weights
 from edged.errors import CorruptError
-
-if TYPE_CHECKING:
-    from edged.domain.training.weight_coding import Coded, Floats, Weights
 
 Doubles = NDArray[np.float64]
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.federated.messages import Evaluation, Quality
 from edged.fleet.config import GateSection
-
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import Evaluation, Quality
 
 FALSE_SHARE = 0.1
 """Share of reports that may be false, and of devices that may be worse than is allowed for the worst."""

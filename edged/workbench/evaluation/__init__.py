@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.config import Config
 from edged.domain.messages.encoding import json_ready
@@ -34,9 +33,8 @@ from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.score import history, report, row_values
 from edged.workbench.evaluation.stream import LabelOptions, Stream, shape_stream
 
-if TYPE_CHECKING:
-    Progress = Callable[[str, int, int, int], None]
-    """Gets the name of the configuration, the position, the number of samples and the version that serves."""
+Progress = Callable[[str, int, int, int], None]
+"""Gets the name of the configuration, the position, the number of samples and the version that serves."""
 
 WRITTEN = (
     "report.*", "*.db*", "bundle", "bundle.*", "unpacked", "checkpoints", "candidates", "models",

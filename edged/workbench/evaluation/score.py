@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +27,8 @@ from edged.workbench.evaluation.figures import (
     ModelSwap,
     QualityCurves,
 )
-
-if TYPE_CHECKING:
-    from edged.workbench.evaluation.meters import Detections
-    from edged.workbench.evaluation.replay import Replay
+from edged.workbench.evaluation.meters import Detections
+from edged.workbench.evaluation.replay import Replay
 
 WINDOW = 1000
 CURVE_WINDOWS = 80

@@ -40,7 +40,7 @@ class StorageConfig(Section, Constants[StorageConstants]):
         " edged predicts at once and acknowledges after the commit",
     )
     secure: bool = Field(
-        False, description="overwrite deleted data, and apply max_age to the replay memory, too"
+        False, description="leave no deleted data in the files, and apply max_age to the replay memory, too"
     )
 
 

@@ -13,6 +13,7 @@ from edged.device.admin.results import Erased
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.errors import ConfigError, StorageError
 from edged.storage.backup.restore import COLLECTED, copies
+from edged.storage.files.atomic import remove_files
 from edged.storage.files.damaged_database import database_files
 from edged.storage.journal import last_run
 from edged.storage.journal.audit_log import AuditLog
@@ -20,7 +21,6 @@ from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue, tables
-from edged.storage.samples.erasure import erase_files
 
 ERASED = (*COLLECTED, ".restor*", ".replaced")
 
@@ -51,21 +51,21 @@ def wipe(config: Config, what: Sequence[str]) -> Erased:
 
 def _erase(config: Config, state: Path, what: Sequence[str]) -> Erased:
     if "all" in what:
-        files = erase_files(path for name in ERASED for path in sorted(state.glob(name)))
+        files = remove_files(path for name in ERASED for path in sorted(state.glob(name)))
         return Erased(files=files, kept=tuple(sorted(path.name for path in state.iterdir())))
     gone = Erased()
     if {"samples", "labels", "models"} & set(what):
         gone = replace(gone, messages=_wipe_messages(state))
-        erase_files(copies(state))
+        remove_files(copies(state))
     if "samples" in what or "labels" in what:
-        erase_files([state / last_run.STATUS])
+        remove_files([state / last_run.STATUS])
         counts = _wipe_samples(config, samples="samples" in what)
         gone = replace(
             gone, samples=counts["samples"], labels=counts["labels"], quarantined=counts["quarantined"]
         )
     if "checkpoints" in what:
         gone = replace(gone, checkpoints=len(Checkpoints(state / "checkpoints", 1).numbers()))
-        erase_files([state / "checkpoints"])
+        remove_files([state / "checkpoints"])
     if "models" in what:
         gone = replace(gone, models=_wipe_models(config))
     if (state / "state.db").exists():
@@ -79,7 +79,7 @@ def _wipe_values(state: Path, what: Sequence[str]) -> None:
         if "checkpoints" in what:
             registry.set_value("consumed", 0)  # the next run learns from all that is there
         if "samples" in what or "labels" in what:
-            registry.erase_traces(SAMPLE_TRACES if "samples" in what else LABEL_TRACES, alone=True)
+            registry.erase_traces(SAMPLE_TRACES if "samples" in what else LABEL_TRACES)
 
 
 def _wipe_messages(state: Path) -> int | None:
@@ -88,7 +88,7 @@ def _wipe_messages(state: Path) -> int | None:
     if path.exists():
         with suppress(StorageError):  # damaged: it goes uncounted
             gone = tables.waiting(path).pending
-        erase_files(database_files(path))
+        remove_files(database_files(path))
     return gone
 
 
@@ -98,8 +98,8 @@ def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
     gone = {"samples": 0, "labels": 0, "quarantined": 0}
     if (state / "samples.db").exists():
         with open_samples(config) as log:
-            gone = log.erase(samples=samples, labels=True, alone=True)
-    erase_files([state / "candidates"])  # they hold inputs to compare outputs on
+            gone = log.erase(samples=samples, labels=True)
+    remove_files([state / "candidates"])  # they hold inputs to compare outputs on
     return gone
 
 
@@ -114,5 +114,5 @@ def _wipe_models(config: Config) -> int:
         registry.unpin_all()
         model_store(config, registry).install_base(bundle.inference_model)
         learned = ("candidates", "exports", "rounds", "fleet", "incoming")
-        erase_files([state / name for name in learned])
+        remove_files([state / name for name in learned])
         return registry.erase()

@@ -12,11 +12,11 @@ from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Task
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.storage.backup.restore import copies
+from edged.storage.files.atomic import remove_files
 from edged.storage.journal import last_run
 from edged.storage.models.fleet import MODELS as FLEET
 from edged.storage.models.fleet import ROUNDS
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES
-from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
     from edged.device.live_pipeline import LivePipeline
@@ -90,7 +90,7 @@ class WipeCommands:
             # Candidates and renamed damaged databases hold samples; exports hold what was learned from them.
             doomed = [state / "candidates", state / EXPORTS, *copies(state)]
             doomed += [state / name for name in (ROUNDS, FLEET)] if "models" in what else []
-            gone["files"] = erase_files(doomed)
+            gone["files"] = remove_files(doomed)
         if "samples" in what or "labels" in what:
             self._forget(samples="samples" in what)
         return gone
@@ -107,5 +107,5 @@ class WipeCommands:
                 pipeline.predictor.anomalies.forget_keys()
         pipeline.teacher.forget()
         pipeline.registry.erase_traces(SAMPLE_TRACES if samples else LABEL_TRACES)
-        erase_files([pipeline.config.storage.dir / last_run.STATUS])
+        remove_files([pipeline.config.storage.dir / last_run.STATUS])
         pipeline.worker.store_state()

@@ -19,8 +19,8 @@ from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunR
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.host.turns import Turns, TurnThreads
 from edged.logs import disk_may_refuse, get_logger
+from edged.storage.files.atomic import remove_files
 from edged.storage.models.registry import Registry
-from edged.storage.samples.erasure import erase_files
 from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class TrainingWorker:
         if samples or labels:
             gone |= self._samples.erase(samples=samples, labels=labels)
         if checkpoints:
-            gone["checkpoints"] = erase_files([state / "checkpoints"])
+            gone["checkpoints"] = remove_files([state / "checkpoints"])
             self._scheduler.consumed = 0
             self._registry.set_value("consumed", 0)
         return gone

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -302,6 +302,25 @@ def remove(path: Path, *, disk: Disk = DISK) -> None:
         disk.rename(path, doomed)
         disk.sync(path.parent)  # deleted earlier, a power cut may bring back the name without some files
         disk.remove(doomed)
+
+
+def remove_files(paths: Iterable[Path]) -> int:
+    """Delete files, and directories with all that is in them; return how many files went.
+
+    Missing ones are fine. A symbolic link is removed, what it points to is left alone.
+
+    Raises StorageError when the disk refuses; what is left can be removed by another call.
+    """
+    count = 0
+    for path in paths:
+        if not path.is_symlink() and not path.exists():
+            continue
+        inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+        count += sum(file.is_file() and not file.is_symlink() for file in inside)
+        with disk_errors("removing", path):
+            DISK.remove(path)
+        fsync_directory(path.parent)
+    return count
 
 
 def sweep(parent: Path, *, disk: Disk = DISK) -> list[str]:

@@ -189,6 +189,23 @@ def snapshot(db: sqlite3.Connection, path: Path) -> Iterator[None]:
                 db.execute("ROLLBACK")
 
 
+def rewrite(db: sqlite3.Connection, path: Path) -> None:
+    """Leave nothing in the files of a database but what its tables hold.
+
+    `db` is the only connection that writes, outside a transaction. SQLite leaves deleted rows in free pages,
+    in the slack of pages in use and in its write-ahead log: all pages are written again, and the log is cut
+    off. What the blocks hold that the files give back is the file system's.
+
+    Raises StorageError when something still reads, or the disk is full.
+    """
+    with translated(path):
+        db.execute("VACUUM")
+        busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    if busy:
+        raise StorageError("the write-ahead log is still being read", where=str(path),
+                           remedy="stop the program that reads it, then try again")  # fmt: skip
+
+
 class WriteAheadLog:
     """Keeps the write-ahead log short where readers follow each other without a gap.
 
@@ -207,9 +224,11 @@ class WriteAheadLog:
 
     def keep_short(self, db: sqlite3.Connection) -> None:
         """Between two transactions: start the log over if it has become too long."""
-        size = size_of(self._file)
-        if size <= self._limit:
-            return
+        if size_of(self._file) > self._limit:
+            self.start_over(db)
+
+    def start_over(self, db: sqlite3.Connection) -> None:
+        """Between two transactions: move the log into the database and cut it off, if its readers let it."""
         with translated(self._path):
             db.execute(f"PRAGMA busy_timeout = {self.PATIENCE_MS}")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

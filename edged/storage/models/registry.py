@@ -28,9 +28,9 @@ from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.checksummed_json import read_message, seal
+from edged.storage.files.database import rewrite
 from edged.storage.journal.journal import Journal
 from edged.storage.models.records import BAD, MODELS, ModelFigures, ModelRecord, Reign, Status, stored_record
-from edged.storage.samples.erasure import erase_published, rewrite
 
 POINTER = "champion"
 JUDGED = "judged"  # name of the value: the newest training run whose candidate was judged
@@ -235,27 +235,27 @@ class Registry(Journal):
         return sorted(surplus)
 
     def erase(self) -> int:
-        """Erase every model but the champion, pinned ones too, their files overwritten; how many went."""
+        """Erase every model but the champion, pinned ones too; return how many went."""
         with self._lock:
             champion = self.champion()
             doomed = [record.version for record in self.records() if record.version != champion]
             for version in doomed:
-                erase_published(self._path_of(version))
+                atomic.remove(self._path_of(version), disk=self._disk)
                 with self._writing():
                     self._db.execute("DELETE FROM models WHERE version = ?", (version,))
         return len(doomed)
 
-    def erase_traces(self, values: Iterable[str], *, alone: bool = False) -> None:
+    def erase_traces(self, values: Iterable[str]) -> None:
         """Erase commands that have ended, which may name samples and labels, and some of the stored values.
 
-        None of their bytes stays in the files. `alone`: no other process has the database open.
-        Raises StorageError when the disk refuses, or something still reads; call it again.
+        None of their bytes stays in the files. Raises StorageError when the disk refuses, or something still
+        reads; call it again.
         """
         with self._lock:
             with self._writing():
                 self._forget_commands("ended IS NOT NULL")
                 self._db.executemany("DELETE FROM meta WHERE name = ?", [(name,) for name in values])
-            rewrite(self._db, self._path, alone=alone)
+            rewrite(self._db, self._path)
 
     # ---- champion --------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.commands.rules import CLOCK_SET
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
+from edged.storage.files.atomic import remove_files
 from edged.storage.files.damaged_database import database_files, rename_damaged
 from edged.storage.files.database import (
     PAGE_SIZE,
@@ -26,7 +27,6 @@ from edged.storage.files.database import used_pages as used
 from edged.storage.outbox import tables
 from edged.storage.outbox.space import CACHE_KIB, OutboxSpace, fold_wal, pages_of, reserve_wal
 from edged.storage.outbox.tables import Key, OutboxBacklog, total
-from edged.storage.samples.erasure import erase_files
 
 DATABASE = "outbox.db"
 _ROWS = 1000  # in one transaction at most
@@ -99,7 +99,7 @@ class Outbox:
             self._adopt(_connected(self._path, self._space))
 
     def erase(self) -> int:
-        """Overwrite the file and begin an empty one; how many messages went.
+        """Delete the file and begin an empty one; return how many messages went.
 
         Raises StorageError when the disk refuses.
         """
@@ -108,7 +108,7 @@ class Outbox:
             self._db.close()
             self._space.release()
             try:
-                erase_files(database_files(self._path))
+                remove_files(database_files(self._path))
             finally:
                 self._held.clear()
                 self._adopt(_connected(self._path, self._space))

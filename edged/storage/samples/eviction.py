@@ -1,4 +1,4 @@
-"""Which samples go when there is no room: the oldest, but the replay memory last."""
+"""Which samples go when there is no room: the oldest, but the replay memory last. An order erases all."""
 
 # ruff: noqa: S608  every statement is put together from constants of this module alone
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from edged.clock import Ages
 from edged.storage.files.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
 from edged.storage.samples import side_tables
+from edged.storage.samples.rows import WITHDRAWN, checksum_with
 from edged.storage.samples.tables import SampleCounts
 
 _ROUNDS = 4
@@ -143,3 +144,34 @@ def protect(db: sqlite3.Connection, offsets: Iterable[int]) -> None:
     present = {row[0] for row in db.execute("SELECT offset FROM replay")}
     db.executemany("DELETE FROM replay WHERE offset = ?", [(offset,) for offset in present - wanted])
     db.executemany("INSERT INTO replay VALUES (?)", [(offset,) for offset in sorted(wanted - present)])
+
+
+def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels: bool) -> dict[str, int]:
+    """Delete all samples, or the labels of all, and what was refused, in the current transaction.
+
+    So it goes with the windows that are no samples yet. Returns how many `samples`, `labels` and
+    `quarantined` messages went.
+    """
+    gone = {"samples": 0, "labels": 0, "quarantined": db.execute("DELETE FROM quarantine").rowcount}
+    db.execute("DELETE FROM replay")
+    labelled = db.execute("SELECT count(*) FROM samples WHERE label_seq IS NOT NULL").fetchone()[0]
+    if samples or labels:
+        side_tables.clear(db, labels_only=not samples)
+        db.execute("DELETE FROM label_sources")  # topics may name people and machines
+    if samples:
+        gone["samples"], gone["labels"] = tally.rows, labelled
+        db.execute("DELETE FROM samples")
+        db.execute("DELETE FROM packets")
+        tally.evicted += tally.rows
+        tally.rows = tally.holdout_labels = 0
+    elif labels:
+        gone["labels"] = labelled
+        db.execute(
+            "UPDATE samples SET y = NULL, label_ts = NULL, label_seq = NULL, source = NULL,"
+            f" changes = CASE WHEN changes >= {WITHDRAWN} THEN changes END,"
+            f" checksum = {checksum_with('NULL')}"
+        )
+        tally.holdout_labels = 0
+    if samples or labels:
+        tally.labels = tally.quarantined = 0
+    return gone

@@ -30,7 +30,7 @@ from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files import database
 from edged.storage.files.database import Synchronous
-from edged.storage.samples import erasure, eviction, side_tables
+from edged.storage.samples import eviction, side_tables
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.eviction import Eviction
 from edged.storage.samples.labels import JoiningReader
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 
 PACKET_IDS = 65_535  # as many as MQTT has: more cannot be in flight
+CLEAN_SECONDS = 60.0
 _EVICT_ROWS = 2000
 _NO_LIMIT = 2**31
 
@@ -104,7 +105,10 @@ class SampleLog(JoiningReader):
         super().__init__(db, path, schema)
         self._writes, self._tolerance = evicting is not None, tolerance
         self._limits = limits or LogLimits()
-        self._scrubbing = erasure.Scrubber(db, path) if secure else None
+        self._secure, self._clean_at = secure, time.monotonic() + CLEAN_SECONDS
+        if secure:
+            with database.translated(path):
+                db.execute("PRAGMA secure_delete = ON")
         self._evicting = evicting
         self._wal = database.WriteAheadLog(path, self._limits.wal_bytes)
         self._classes_stored = -1
@@ -142,8 +146,8 @@ class SampleLog(JoiningReader):
         * `quarantine_rows`: rejected messages that are kept.
         * `relabels`: how often the label of one sample may change before it is withdrawn.
         * `tolerance`: seconds that a label's time may be off its sample's.
-        * `secure`: overwrite what is evicted, in the file and in its write-ahead log; let the replay memory
-          age, too.
+        * `secure`: leave nothing of what is evicted in the file, nor in its write-ahead log for more than
+          `CLEAN_SECONDS`; let the replay memory age, too.
         * `readonly`: for the trainer and `edged status`; only `path`, `schema` and `beside` matter then.
         * `beside`: the writer in this process, which knows the counts without reading them.
         * `synchronous`: FULL, except for logs that need not survive anything.
@@ -194,11 +198,7 @@ class SampleLog(JoiningReader):
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""
-        try:
-            if self._scrubbing is not None:
-                self._scrubbing.now()
-        finally:
-            self._db.close()
+        self._db.close()
 
     def __enter__(self) -> Self:
         return self
@@ -316,8 +316,9 @@ class SampleLog(JoiningReader):
             evicting = self._evicting
             if evicting is None:
                 return 0
-            if self._scrubbing is not None:
-                self._scrubbing.keep_clean()
+            if self._secure and time.monotonic() >= self._clean_at:
+                self._clean_at = time.monotonic() + CLEAN_SECONDS
+                self._wal.start_over(self._db)
             if not self._due(evicting, now):
                 return 0
             with self._writing() as (tally, evicting):
@@ -332,25 +333,22 @@ class SampleLog(JoiningReader):
         with self._reading():
             return evicting.due(self._db, now)
 
-    def erase(self, *, samples: bool = False, labels: bool = False, alone: bool = False) -> dict[str, int]:
+    def erase(self, *, samples: bool = False, labels: bool = False) -> dict[str, int]:
         """Erase all samples, or their labels alone, so that none of their bytes stays in the files.
 
         Offsets and positions in label order continue where they were; what was erased counts as evicted.
-        Refused messages go in either case: they may hold samples and labels.
-
-        With `alone` no other process has the log open: then the end of the file that is given back to the
-        file system is overwritten first, too. Returns how many `samples`, `labels` and `quarantined` messages
-        went.
+        Refused messages go in either case: they may hold samples and labels. Returns how many `samples`,
+        `labels` and `quarantined` messages went.
 
         Raises StorageError when something still reads, or the disk has no room for the rewriting. What was
         deleted stays deleted; its bytes may still be there: do it again.
         """
         with self._lock:
             with self._writing() as (tally, evicting):
-                gone = erasure.clear(self._db, tally, samples=samples, labels=labels)
+                gone = eviction.clear(self._db, tally, samples=samples, labels=labels)
                 self._sources.clear()
                 evicting.forget_position()
-            erasure.rewrite(self._db, self._path, alone=alone)
+            database.rewrite(self._db, self._path)
         return gone
 
     def continue_from(self, offset: int, seq: int) -> None:

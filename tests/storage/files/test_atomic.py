@@ -22,6 +22,7 @@ from edged.storage.files.atomic import (
     publish_file,
     read_manifest,
     remove,
+    remove_files,
     staging_path,
     sweep,
     verify_directory,
@@ -269,3 +270,14 @@ def test_a_name_is_durably_gone_before_any_file_behind_it(tmp_path: Path) -> Non
     assert done == ["rename", "sync", "remove", "remove"]
     assert disk.operations[1] == ("sync", tmp_path.name)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_removed_files_are_counted_and_links_lead_nowhere(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    (folder / "inner").mkdir(parents=True)
+    for path in (folder / "a", folder / "inner" / "b", outside):
+        path.write_bytes(b"x")
+    (folder / "link").symlink_to(outside)
+    assert remove_files([folder, tmp_path / "missing"]) == 2
+    assert not folder.exists()
+    assert outside.read_bytes() == b"x"

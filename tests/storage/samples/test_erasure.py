@@ -1,4 +1,4 @@
-"""Erasure: not one byte of what was erased is left in any file, nor in what the files let go of."""
+"""Erasure: not one byte of what was erased is left in any file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.errors import StorageError
 from edged.storage.files import database
-from edged.storage.samples import erasure
+from edged.storage.samples import log as sample_log
 from tests.storage.stream import REGRESS_TWO, START, open_log
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_erased_samples_are_in_no_file(tmp_path: Path, opened: SampleLog) -> Non
     marked = Marked()
     marked.store(opened)
     opened.protect(range(1, 100))
-    gone = opened.erase(samples=True, alone=True)
+    gone = opened.erase(samples=True)
     assert gone == {"samples": N, "labels": N, "quarantined": 1}
     assert leaks(files(tmp_path), marked.samples + marked.labels) == 0
     assert opened.quarantine(10) == []
@@ -105,11 +105,11 @@ def test_what_had_been_evicted_before_is_erased_too(tmp_path: Path, opened: Samp
         new.store(log, N + 1, START + 1000)
         assert log.evict(START + 1000) == 0
         assert log.counters().evicted == N
-        log.erase(samples=True, alone=True)
+        log.erase(samples=True)
         assert leaks(files(tmp_path), old.samples + old.labels + new.samples + new.labels) == 0
 
 
-def test_pages_that_were_freed_without_care_are_overwritten(tmp_path: Path, opened: SampleLog) -> None:
+def test_pages_that_were_freed_without_care_go(tmp_path: Path, opened: SampleLog) -> None:
     """Some builds of SQLite overwrite what they delete, others do not."""
     secret = os.urandom(400_000)
     with closing(sqlite3.connect(tmp_path / "samples.db", isolation_level=None)) as db:
@@ -119,14 +119,14 @@ def test_pages_that_were_freed_without_care_are_overwritten(tmp_path: Path, open
         db.execute("DROP TABLE old")
     needles = [secret[place : place + 16] for place in range(0, len(secret), 1000)]
     assert leaks(files(tmp_path), needles) > 300
-    opened.erase(samples=True, alone=True)
+    opened.erase(samples=True)
     assert leaks(files(tmp_path), needles) == 0
 
 
 def test_labels_alone_are_erased_and_the_samples_stay(tmp_path: Path, opened: SampleLog) -> None:
     marked = Marked()
     marked.store(opened)
-    assert opened.erase(labels=True, alone=True) == {"samples": 0, "labels": N, "quarantined": 1}
+    assert opened.erase(labels=True) == {"samples": 0, "labels": N, "quarantined": 1}
     held = files(tmp_path)
     assert leaks(held, [*marked.labels, marked.refused]) == 0
     assert leaks(held, [row.tobytes() for row in marked.x]) > 0.99 * N
@@ -137,7 +137,7 @@ def test_labels_alone_are_erased_and_the_samples_stay(tmp_path: Path, opened: Sa
 def test_offsets_and_label_order_go_on_and_the_counts_stay_exact(tmp_path: Path, opened: SampleLog) -> None:
     marked = Marked()
     marked.store(opened)
-    opened.erase(samples=True, alone=True)
+    opened.erase(samples=True)
     counters = opened.counters()
     assert (counters.samples, counters.rows, counters.evicted) == (N, 0, N)
     assert (counters.labels, counters.last_seq, counters.quarantined) == (0, N, 0), (
@@ -150,7 +150,7 @@ def test_offsets_and_label_order_go_on_and_the_counts_stay_exact(tmp_path: Path,
 
 
 def test_the_log_works_on_beside_a_reader_that_was_open_before(tmp_path: Path, opened: SampleLog) -> None:
-    """As in a running daemon: the file's end is not touched, its free pages are."""
+    """As in a running daemon."""
     marked = Marked()
     marked.store(opened)
     with open_log(tmp_path, REGRESS_TWO, readonly=True) as reader:
@@ -174,24 +174,6 @@ def test_a_reader_in_the_middle_of_a_read_is_named(tmp_path: Path, monkeypatch: 
                 log.erase(samples=True)
         log.erase(samples=True)
         assert leaks(files(tmp_path), marked.samples + marked.labels) == 0
-
-
-def test_the_content_is_overwritten_before_a_file_is_let_go(tmp_path: Path) -> None:
-    """A second name for each file shows what the blocks hold after the first name is gone."""
-    secret = os.urandom(3_000_000)
-    folder, kept = tmp_path / "folder", tmp_path / "kept"
-    (folder / "inner").mkdir(parents=True)
-    kept.mkdir()
-    for number, path in enumerate((folder / "a", folder / "inner" / "b")):
-        path.write_bytes(secret)
-        os.link(path, kept / str(number))
-    outside = tmp_path / "outside"
-    outside.write_bytes(b"stays")
-    (folder / "link").symlink_to(outside)
-    assert erasure.erase_files([folder, tmp_path / "missing"]) == 2
-    assert not folder.exists()
-    assert all(path.read_bytes() == bytes(len(secret)) for path in kept.iterdir())
-    assert outside.read_bytes() == b"stays"
 
 
 # ---- retention by age ----------------------------------------------------------------------------
@@ -226,10 +208,10 @@ def test_without_it_the_replay_memory_outlives_its_age(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_log_of_changes_is_overwritten_while_the_daemon_runs(
+def test_the_log_of_changes_is_cut_off_while_the_daemon_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(erasure.Scrubber, "EVERY", 0.0)
+    monkeypatch.setattr(sample_log, "CLEAN_SECONDS", 0.0)
     marked, log = aged(tmp_path, secure=True)
     log.evict(START + 100)
     assert leaks(files(tmp_path), marked.samples + marked.labels) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -27,11 +26,6 @@ class StorageConfig(Section, Constants[StorageConstants]):
     dir: FilePath = Field(Path("./state"), description="state directory")
     max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="maximum size of the sample log")
     max_age: Duration | None = Field(None, description="samples older than this are evicted", gt=0)
-    durability: Literal["full", "relaxed"] = Field(
-        "full",
-        description="full: acknowledged samples are on the disk; relaxed: they survive the end of the"
-        " process, but a power cut can lose those of the last half minute or so",
-    )
     commit_delay: Duration = Field(
         5.0,
         ge=0,

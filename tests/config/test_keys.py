@@ -388,7 +388,6 @@ SHOWN = {
         "model.bundle": "test_a_bundle_that_is_named_is_left_as_it_is",
         "stream.label.tolerance": "test_labels_are_joined_within_the_configured_tolerance",
         "model.hidden": "test_another_network_than_the_one_that_is_there_is_told_of",
-        "storage.durability": "test_commits_wait_for_the_disk_where_that_is_configured",
     },
     "device/test_two_configurations.py": {
         "training.priority": "test_a_trainer_runs_in_the_scheduling_class_of_its_priority",

@@ -83,11 +83,14 @@ def test_entities_of_home_assistant_are_features_and_hold_labels(tmp_path: Path)
     ]  # fmt: skip
     with closing(sqlite3.connect(file)) as db:
         db.execute(
-            "CREATE TABLE states (state_id INTEGER PRIMARY KEY, entity_id TEXT, state TEXT,"
-            " last_updated_ts REAL)"
+            "CREATE TABLE states (state_id INTEGER PRIMARY KEY, state TEXT, last_updated_ts REAL,"
+            " metadata_id INTEGER)"
         )
-        rows = [(entity, state, T + i) for i, (entity, state) in enumerate(states)]
-        db.executemany("INSERT INTO states (entity_id, state, last_updated_ts) VALUES (?, ?, ?)", rows)
+        db.execute("CREATE TABLE states_meta (metadata_id INTEGER PRIMARY KEY, entity_id TEXT)")
+        entities = sorted({entity for entity, _ in states})
+        db.executemany("INSERT INTO states_meta (entity_id) VALUES (?)", [(entity,) for entity in entities])
+        rows = [(entities.index(entity) + 1, state, T + i) for i, (entity, state) in enumerate(states)]
+        db.executemany("INSERT INTO states (metadata_id, state, last_updated_ts) VALUES (?, ?, ?)", rows)
         db.commit()
     config = StreamConfig(
         classes=["ok", "worn"],

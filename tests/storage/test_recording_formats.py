@@ -163,46 +163,26 @@ STATES = [
 ]
 
 
-def recorder(path: Path, form: str) -> Path:
-    """A database of the recorder, as its three forms of times and names have it."""
+def recorder(path: Path) -> Path:
+    """A database of the recorder."""
     file = path / "home-assistant_v2.db"
     with closing(sqlite3.connect(file)) as db:
-        if form == "named":
-            db.execute("CREATE TABLE states_meta (metadata_id INTEGER PRIMARY KEY, entity_id TEXT)")
-            db.execute(
-                "CREATE TABLE states (state_id INTEGER PRIMARY KEY, entity_id TEXT, state TEXT,"
-                " last_updated TEXT, last_updated_ts REAL, metadata_id INTEGER)"
-            )
-            db.execute("INSERT INTO states_meta VALUES (1, 'sensor.temp'), (2, 'sensor.hum')")
-            db.executemany(
-                "INSERT INTO states (metadata_id, state, last_updated_ts) VALUES (?, ?, ?)",
-                [(1 if entity == "sensor.temp" else 2, state, at) for entity, state, at in STATES],
-            )
-        elif form == "stamped":
-            db.execute(
-                "CREATE TABLE states (state_id INTEGER PRIMARY KEY, entity_id TEXT, state TEXT,"
-                " last_updated TEXT, last_updated_ts REAL)"
-            )
-            db.executemany("INSERT INTO states (entity_id, state, last_updated_ts) VALUES (?, ?, ?)", STATES)
-        else:
-            db.execute(
-                "CREATE TABLE states (state_id INTEGER PRIMARY KEY, entity_id TEXT, state TEXT,"
-                " last_updated DATETIME)"
-            )
-            db.executemany(
-                "INSERT INTO states (entity_id, state, last_updated) VALUES (?, ?, ?)",
-                [
-                    (entity, state, datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f"))
-                    for entity, state, at in STATES
-                ],
-            )
+        db.execute("CREATE TABLE states_meta (metadata_id INTEGER PRIMARY KEY, entity_id TEXT)")
+        db.execute(
+            "CREATE TABLE states (state_id INTEGER PRIMARY KEY, entity_id TEXT, state TEXT,"
+            " last_updated TEXT, last_updated_ts REAL, metadata_id INTEGER)"
+        )
+        db.execute("INSERT INTO states_meta VALUES (1, 'sensor.temp'), (2, 'sensor.hum')")
+        db.executemany(
+            "INSERT INTO states (metadata_id, state, last_updated_ts) VALUES (?, ?, ?)",
+            [(1 if entity == "sensor.temp" else 2, state, at) for entity, state, at in STATES],
+        )
         db.commit()
     return file
 
 
-@pytest.mark.parametrize("form", ["named", "stamped", "texts"])
-def test_the_recorder_of_home_assistant_is_read_in_the_order_of_time(form: str, tmp_path: Path) -> None:
-    found: Recording = read_stream(recorder(tmp_path, form), features=("sensor.temp", "sensor.hum"))
+def test_the_recorder_of_home_assistant_is_read_in_the_order_of_time(tmp_path: Path) -> None:
+    found: Recording = read_stream(recorder(tmp_path), features=("sensor.temp", "sensor.hum"))
     np.testing.assert_array_equal(
         found.x, np.array([[20.5, np.nan], [np.nan, np.nan], [21, np.nan]], np.float32)
     )

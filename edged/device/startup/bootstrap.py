@@ -58,7 +58,6 @@ def open_samples(
         relabels=config.stream.constants.max_relabels,
         tolerance=config.stream.join_tolerance,
         secure=storage.secure,
-        synchronous="FULL" if storage.durability == "full" else "NORMAL",
         readonly=readonly,
         beside=beside,
         clock=clock,

@@ -380,7 +380,9 @@ class DirectoryLock:
             )
         self._descriptor = descriptor
         self._umask = os.umask(0o077)
-        make_private(self._path)
+        with suppress(OSError):
+            if self._path.stat().st_uid == os.geteuid():
+                self._path.chmod(0o700)  # so others reach nothing in it
         with disk_errors("locking", file):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -432,29 +434,6 @@ def owner_only() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def make_private(directory: Path) -> None:
-    """Take all rights to a directory of ours, and to all that is in it, from others; not through links."""
-    with suppress(OSError):
-        if not _revoke_access(directory):
-            return  # it was private, or is not ours
-        for path in directory.rglob("*"):
-            with suppress(OSError):
-                _revoke_access(path)
-
-
-def _revoke_access(path: Path) -> bool:
-    """Remove the rights of others to a file or directory of ours; False where they had none."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or not status.st_mode & 0o077:
-            return False
-        os.fchmod(descriptor, status.st_mode & 0o700)
-        return True
-    finally:
-        os.close(descriptor)
 
 
 def _try_flock(descriptor: int, mode: int) -> bool:

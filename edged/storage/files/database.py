@@ -11,12 +11,9 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
 
 from edged.errors import CorruptError, FormatError, StorageError
 from edged.storage.files.atomic import DISK, fsync_directory, make_directory
-
-Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
 PAGE_SIZE = 4096
 _BUSY_SECONDS = 10.0
@@ -43,16 +40,15 @@ def connect(
     number: int | None = None,
     *,
     readonly: bool = False,
-    synchronous: Synchronous = "FULL",
     wal_bytes: int = WAL_BYTES,
     cache_kib: int = CACHE_KIB,
 ) -> sqlite3.Connection:
     """Open a database in autocommit mode; transactions are begun explicitly.
 
     The file is created, with its directory, unless `readonly`: only read, beside a running writer or without
-    one. Any `synchronous` but FULL is for throw-away databases and for the tests of FULL; within
-    `atomic.scratch` it is OFF. The write-ahead log should not exceed `wal_bytes`; its pages move into the
-    file at half of it. Pages of `cache_kib` KiB stay in memory, half as many where it only reads.
+    one. Within `atomic.scratch` commits do not wait for the disk. The write-ahead log should not exceed
+    `wal_bytes`; its pages move into the file at half of it. Pages of `cache_kib` KiB stay in memory, half as
+    many where it only reads.
 
     With the `number` of a format the database has that one: a new one gets its `tables`.
 
@@ -74,7 +70,7 @@ def connect(
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
             db.execute(f"PRAGMA cache_size = -{cache_kib // 2 if readonly else cache_kib}")
-            _configure(db, readonly, synchronous if DISK.durable else "OFF", wal_bytes)
+            _configure(db, readonly, wal_bytes)
             if not readonly:
                 # Also where the file was there: its creation may have been cut off before this.
                 fsync_directory(path.parent)
@@ -90,12 +86,12 @@ def _text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")
 
 
-def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous, wal_bytes: int) -> None:
+def _configure(db: sqlite3.Connection, readonly: bool, wal_bytes: int) -> None:
     if readonly:
         db.execute("PRAGMA query_only = ON")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the file: fails here or never
         return
-    db.execute(f"PRAGMA synchronous = {synchronous}")
+    db.execute(f"PRAGMA synchronous = {'FULL' if DISK.durable else 'OFF'}")
     # Both only take effect before the first table exists.
     db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     db.execute("PRAGMA auto_vacuum = INCREMENTAL")

@@ -1,7 +1,6 @@
 """States in the recorder's database of Home Assistant (SQLite): each entity is a column.
 
-Two forms are read: a table `states` whose entities are named in `states_meta`, and the older one with
-`entity_id` in `states` itself. Times are in `last_updated_ts`, or as text in `last_updated`.
+Its table `states` names entities by their number in `states_meta`, as Home Assistant does since 2023.4.
 """
 
 from __future__ import annotations
@@ -13,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from edged.errors import ConfigError
+from edged.storage.files.database import json_list
 from edged.storage.recordings.rows import ABSENT
 
 TIME = "time"
+_STATES = """SELECT state_id, states_meta.entity_id, state, last_updated_ts
+    FROM states JOIN states_meta USING (metadata_id)
+    WHERE states_meta.entity_id IN (SELECT value FROM json_each(?)) ORDER BY last_updated_ts, state_id"""
 
 
 class RecorderSource:
@@ -27,16 +30,11 @@ class RecorderSource:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         columns = {row[1] for row in db.execute("PRAGMA table_info(states)")}
-        if not {"state", "state_id"} <= columns:
-            raise ConfigError("has no table of states", remedy="give Home Assistant's home-assistant_v2.db")
-        named = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'states_meta'").fetchone() is not None
-        self._entity = "m.entity_id" if named else "s.entity_id"
-        self._states = "states s" + (" JOIN states_meta m ON m.metadata_id = s.metadata_id" if named else "")
-        texts = "(julianday(s.last_updated) - 2440587.5) * 86400.0" if "last_updated" in columns else "NULL"
-        stamps = "s.last_updated_ts" if "last_updated_ts" in columns else "NULL"
-        self._time = f"coalesce({stamps}, {texts})"
-        entities = "states_meta m" if named else "states s"
-        found = db.execute(f"SELECT DISTINCT {self._entity} FROM {entities} ORDER BY 1")  # noqa: S608  constants
+        if not {"state", "state_id", "metadata_id", "last_updated_ts"} <= columns:
+            raise ConfigError(
+                "has no states of Home Assistant 2023.4 or later", remedy="give its home-assistant_v2.db"
+            )
+        found = db.execute("SELECT DISTINCT entity_id FROM states_meta ORDER BY 1")
         self.features = tuple(str(row[0]) for row in found if row[0])
         self.names = (*self.features, TIME)
         self.first: dict[str, Any] = {}
@@ -58,12 +56,7 @@ class RecorderSource:
         """Each state's number and its cells of `columns`, in the order of time."""
         places = {name: place for place, name in enumerate(columns)}
         time = places.get(TIME)
-        marks = ", ".join("?" * len(columns))
-        states = self._db.execute(
-            f"SELECT s.state_id, {self._entity}, s.state, {self._time} AS at FROM {self._states}"  # noqa: S608
-            f" WHERE {self._entity} IN ({marks}) ORDER BY at, s.state_id",
-            tuple(columns),
-        )
+        states = self._db.execute(_STATES, (json_list(columns),))
         for number, entity, state, at in states:
             cells: list[Any] = [ABSENT] * len(columns)
             cells[places[entity]] = state

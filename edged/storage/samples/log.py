@@ -29,7 +29,6 @@ from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files import database
-from edged.storage.files.database import Synchronous
 from edged.storage.samples import eviction, side_tables
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.eviction import Eviction
@@ -133,7 +132,6 @@ class SampleLog(JoiningReader):
         secure: bool = False,
         readonly: bool = False,
         beside: SampleLog | None = None,
-        synchronous: Synchronous = "FULL",
         clock: Clock | None = None,
         cache_kib: int = database.CACHE_KIB,
     ) -> SampleLog:
@@ -150,7 +148,6 @@ class SampleLog(JoiningReader):
           `CLEAN_SECONDS`; let the replay memory age, too.
         * `readonly`: for the trainer and `edged status`; only `path`, `schema` and `beside` matter then.
         * `beside`: the writer in this process, which knows the counts without reading them.
-        * `synchronous`: FULL, except for logs that need not survive anything.
         * `clock`: with it `max_age` is not fooled by the wall clock being set; see `Ages`.
         * `cache_kib`: KiB of pages that stay in memory, half of it when `readonly`.
 
@@ -160,7 +157,7 @@ class SampleLog(JoiningReader):
         wal_bytes = eviction.wal_budget(max_bytes)
         db = database.connect(
             path, TABLES, FORMAT,
-            readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes, cache_kib=cache_kib,
+            readonly=readonly, wal_bytes=wal_bytes, cache_kib=cache_kib,
         )  # fmt: skip
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)

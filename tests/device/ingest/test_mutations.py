@@ -27,6 +27,7 @@ from edged.device.ingest.notices import IngestNotices
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec
+from edged.storage.files.atomic import scratch
 from edged.storage.samples.log import SampleLog
 from tests.device.partners import Connection, Sink, Supervisor, watchdog
 from tests.mutations import Mutations
@@ -74,7 +75,8 @@ class Way(Connection, Sink):
 
     def __init__(self, folder: Path, stream: StreamConfig) -> None:
         schema = stream.to_schema()
-        self.log = SampleLog.open(folder / "samples.db", schema, max_bytes=4 * 1024**2, synchronous="OFF")
+        with scratch():
+            self.log = SampleLog.open(folder / "samples.db", schema, max_bytes=4 * 1024**2)
         self.seconds = array("d")  # a list of them would be the memory that grows
         self.acknowledged = 0
         clock = VirtualClock(1.8e9)

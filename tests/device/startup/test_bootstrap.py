@@ -182,17 +182,14 @@ for number in range(20):
 """
 
 
-@pytest.mark.parametrize(("durability", "waits"), [("full", True), ("relaxed", False)])
-def test_commits_wait_for_the_disk_where_that_is_configured(
-    tmp_path: Path, durability: str, waits: bool
-) -> None:
+def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
     require_strace()
     (tmp_path / "state").mkdir()
-    path = write_config(tmp_path, {"features": 2, "classes": 2}, storage={"durability": durability})
+    path = write_config(tmp_path, {"features": 2, "classes": 2})
     calls = tmp_path / "calls"
     command = ["strace", "-f", "-e", "trace=fsync,fdatasync", "-o", str(calls), sys.executable, "-c", COMMITS]
     subprocess.run([*command, str(path)], check=True, timeout=60)
-    assert (calls.read_text(encoding="ascii").count("sync(") >= 20) is waits
+    assert calls.read_text(encoding="ascii").count("sync(") >= 20
 
 
 def test_statistics_of_the_stream_go_into_the_graph(tmp_path: Path) -> None:

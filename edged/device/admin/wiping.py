@@ -12,7 +12,7 @@ from edged.device.admin.local_state import local_entry, lock_state, model_store
 from edged.device.admin.results import Erased
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.errors import ConfigError, StorageError
-from edged.storage.backup.restore import COLLECTED, copies
+from edged.storage.backup.restore import COLLECTED, derived_files
 from edged.storage.files.atomic import remove_files
 from edged.storage.files.damaged_database import database_files
 from edged.storage.journal import last_run
@@ -56,7 +56,7 @@ def _erase(config: Config, state: Path, what: Sequence[str]) -> Erased:
     gone = Erased()
     if {"samples", "labels", "models"} & set(what):
         gone = replace(gone, messages=_wipe_messages(state))
-        remove_files(copies(state))
+        remove_files(derived_files(state, models="models" in what))
     if "samples" in what or "labels" in what:
         remove_files([state / last_run.STATUS])
         counts = _wipe_samples(config, samples="samples" in what)
@@ -93,13 +93,12 @@ def _wipe_messages(state: Path) -> int | None:
 
 
 def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
-    """Everything that holds samples, or labels alone; copies of damaged databases in either case."""
+    """Everything in the sample log, or labels alone."""
     state = config.storage.dir
     gone = {"samples": 0, "labels": 0, "quarantined": 0}
     if (state / "samples.db").exists():
         with open_samples(config) as log:
             gone = log.erase(samples=samples, labels=True)
-    remove_files([state / "candidates"])  # they hold inputs to compare outputs on
     return gone
 
 
@@ -113,6 +112,5 @@ def _wipe_models(config: Config) -> int:
     with Registry.open(state) as registry:
         registry.unpin_all()
         model_store(config, registry).install_base(bundle.inference_model)
-        learned = ("candidates", "exports", "rounds", "fleet", "incoming")
-        remove_files([state / name for name in learned])
+        remove_files([state / "incoming"])
         return registry.erase()

@@ -6,16 +6,13 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from edged.device.commands.models import EXPORTS
 from edged.device.events import Events
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Task
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
-from edged.storage.backup.restore import copies
+from edged.storage.backup.restore import derived_files
 from edged.storage.files.atomic import remove_files
 from edged.storage.journal import last_run
-from edged.storage.models.fleet import MODELS as FLEET
-from edged.storage.models.fleet import ROUNDS
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES
 
 if TYPE_CHECKING:
@@ -87,10 +84,7 @@ class WipeCommands:
             gone["models"] = pipeline.registry.erase()
         if {"samples", "labels", "models"} & set(what):
             gone["messages"] = self._outbound.erase()
-            # Candidates and renamed damaged databases hold samples; exports hold what was learned from them.
-            doomed = [state / "candidates", state / EXPORTS, *copies(state)]
-            doomed += [state / name for name in (ROUNDS, FLEET)] if "models" in what else []
-            gone["files"] = remove_files(doomed)
+            gone["files"] = remove_files(derived_files(state, models="models" in what))
         if "samples" in what or "labels" in what:
             self._forget(samples="samples" in what)
         return gone

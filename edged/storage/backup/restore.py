@@ -37,6 +37,15 @@ def copies(state: Path) -> list[Path]:
     return [*sorted(state.glob("*.damaged*")), *(state / name for name in (RESTORING, RESTORED, REPLACED))]
 
 
+def derived_files(state: Path, *, models: bool) -> list[Path]:
+    """Files beside the databases that hold something of samples: copies, candidates, exports.
+
+    With `models` also what rounds of a fleet have left.
+    """
+    names = ("candidates", "exports", *(("rounds", "fleet") if models else ()))
+    return [*copies(state), *(state / name for name in names)]
+
+
 def finish(state: Path, *, disk: Disk = DISK) -> bool:
     """Carry on a restore that has come as far as `.restored/`, and forget one that has not.
 

@@ -21,7 +21,7 @@ from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.journal.journal import Sequence
-from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
+from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from tests.constants import configured
 

@@ -46,7 +46,7 @@ from edged.mqtt.topics import Topics
 from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.journal.journal import Sequence
 from edged.storage.journal.transfers import TransferStaging
-from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
+from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
 
 if TYPE_CHECKING:
     from edged.device.device_parts import DeviceParts

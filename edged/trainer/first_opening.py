@@ -20,10 +20,9 @@ from edged.errors import EdgedError, RefusedError
 from edged.host.child_process import carry_out
 from edged.host.limits import confine, die_with_parent
 from edged.signing import key_id
-from edged.storage.models.bundle_archive import unpacked
+from edged.storage.models.bundle_archive import InstalledBundles, unpacked
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.external_data import operators
-from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.signatures import open_bundle, open_signed, refuse_stale
 
 ENDLESS = ("Loop", "SequenceMap")

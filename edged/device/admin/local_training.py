@@ -17,8 +17,8 @@ from edged.device.startup.recovery import unfinished
 from edged.domain.protocols import RunObserver
 from edged.errors import RefusedError, StorageError
 from edged.storage.journal.audit_log import AuditLog
+from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
 from edged.storage.models.checkpoints import Checkpoints
-from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 

@@ -12,7 +12,7 @@ from edged.device.live_pipeline import LivePipeline
 from edged.domain.federated.messages import FleetTopics
 from edged.mqtt.client.session import Session
 from edged.signing import Keys
-from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.bundle_archive import ActiveBundle
 
 
 class Membership(Extension):

@@ -32,7 +32,7 @@ from edged.domain.training.training_run import RunCause, RunEnd
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import EdgedError
 from edged.logs import get_logger
-from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.bundle_archive import ActiveBundle
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement

@@ -43,7 +43,7 @@ from edged.errors import (
 from edged.host.child_process import command, ending, message_in, stop_process
 from edged.host.vitals import written_bytes
 from edged.logs import get_logger
-from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.bundle_archive import ActiveBundle
 
 log = get_logger("edged.trainer_process")
 

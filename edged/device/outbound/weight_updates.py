@@ -9,7 +9,7 @@ from edged.domain.json_fields import JsonObject
 from edged.domain.training.update_manifest import TransferManifest, UpdateDescription, UpdateSamples
 from edged.domain.training.weight_coding import Dtype, Weights, code, decode, fingerprint
 from edged.mqtt import weight_encoding
-from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.bundle_archive import ActiveBundle
 from edged.storage.models.registry import Registry
 
 

@@ -20,7 +20,7 @@ from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.signing import key_id
 from edged.storage.journal.transfers import Transfer, TransferPurpose, TransferStaging
-from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
+from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
 from edged.storage.models.trust import Trust
 
 if TYPE_CHECKING:

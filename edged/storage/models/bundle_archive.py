@@ -1,4 +1,4 @@
-"""A bundle as one file, `.edged`: an archive of the bundle's files.
+"""A bundle as one file, `.edged`: an archive of the bundle's files; and bundles that came as such a file.
 
 Names, number and sizes of its members are checked before any is written, and `bundle.json` names the hash of
 each. Only what that names is taken.
@@ -24,9 +24,10 @@ from edged.storage.models.bundles import (
     is_plain,
     publish,
 )
+from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 
-UNPACKED = "unpacked"
+UNPACKED, FOLDER = "unpacked", "bundles"
 
 
 def pack_bundle(folder: Path, out: Path) -> int:
@@ -148,3 +149,59 @@ def _whole(folder: Path, keys: Sequence[Path]) -> bool:
     except (BundleError, RefusedError, StorageError):
         return False
     return True
+
+
+class InstalledBundles:
+    """The bundles that came over the network: `bundles/<fingerprint>/` in the state directory."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / FOLDER
+
+    def find(self, fingerprint: str | None) -> Path | None:
+        """Return the directory of a bundle; None if no bundle has this fingerprint."""
+        if not fingerprint or not fingerprint.isalnum():
+            return None
+        folder = self._folder / fingerprint
+        return folder if (folder / DESCRIPTION).is_file() else None
+
+    def install(self, file: Path, max_bytes: int, check: Callable[[Bundle], None], keep: set[str]) -> Bundle:
+        """Unpack, check and publish the bundle in a file, durably; remove all others but those of `keep`.
+
+        `check` raises EdgedError for a bundle that must not be installed; `unpack_bundle` raises others.
+        """
+        atomic.make_directory(self._folder)
+        atomic.sweep(self._folder)
+        bundle = unpack_to(file, self._folder, lambda one: one.fingerprint, check, max_bytes)
+        keep_only(self._folder, keep | {bundle.fingerprint})
+        return bundle
+
+
+class ActiveBundle:
+    """The bundle that the champion belongs to, from which the device trains.
+
+    An installed bundle is active from the moment on in which its model takes over, and until a rollback to a
+    model of another bundle.
+
+    `configured`, that of `model.bundle`, is active unless the champion's record in `registry` names one of
+    the `installed`; if there are any public `keys`, one of them must have signed an installed bundle.
+    """
+
+    def __init__(
+        self, configured: Bundle, installed: InstalledBundles, registry: Registry, keys: Sequence[Path]
+    ) -> None:
+        self._configured, self._installed = configured, installed
+        self._registry, self._keys = registry, keys
+
+    def path(self) -> Path:
+        """Return the directory of the active bundle."""
+        version = self._registry.champion()
+        own = None if version is None else self._registry.get(version).data.bundle
+        return self._installed.find(own) or self._configured.path
+
+    def open(self) -> Bundle:
+        """Open the active bundle; an installed one is verified.
+
+        Raises EdgedError when it is damaged or not signed by one of the keys.
+        """
+        path = self.path()
+        return self._configured if path == self._configured.path else open_bundle(path, self._keys)

@@ -18,7 +18,7 @@ from edged.domain.commands.delivery_policy import MessageKind
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.journal.journal import AHEAD, Sequence
-from edged.storage.models.installed_bundles import ActiveBundle
+from edged.storage.models.bundle_archive import ActiveBundle
 from edged.storage.models.registry import Registry
 from edged.storage.outbox.queue import DATABASE
 from edged.storage.outbox.tables import OutboxBacklog

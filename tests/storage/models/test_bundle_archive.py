@@ -10,9 +10,8 @@ import pytest
 
 from edged.errors import BundleError, CorruptError, RefusedError
 from edged.storage.files.checksummed_json import seal, unseal
-from edged.storage.models.bundle_archive import pack_bundle, unpack_bundle
+from edged.storage.models.bundle_archive import InstalledBundles, pack_bundle, unpack_bundle
 from edged.storage.models.bundles import Bundle
-from edged.storage.models.installed_bundles import InstalledBundles
 from tests.storage.models.test_bundles import make
 
 LIMIT = 4 * 1024**2

@@ -13,9 +13,8 @@ from edged.bundles.inspect import verify
 from edged.errors import EdgedError, RefusedError
 from edged.signing import new_pair
 from edged.storage.files.checksummed_json import seal, unseal
-from edged.storage.models.bundle_archive import UNPACKED, as_folder, pack_bundle, unpacked
+from edged.storage.models.bundle_archive import UNPACKED, InstalledBundles, as_folder, pack_bundle, unpacked
 from edged.storage.models.bundles import Bundle
-from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.signatures import open_bundle, sign_bundle
 from tests.building import build
 from tests.commands import edged

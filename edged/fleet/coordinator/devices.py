@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from edged.domain.federated.messages import STOPPED, DeviceState
 from edged.errors import RejectedUpdateError
@@ -36,11 +36,6 @@ def why_not(wanted: ChooseSection, state: DeviceState, bundle: str, now: float) 
         (wanted.idle and not state.idle, "trains for itself"),
     )
     return next((words for so, words in reasons if so), "")
-
-
-def eligible(states: Iterable[DeviceState], wanted: ChooseSection, bundle: str, now: float) -> list[str]:
-    """List the devices that meet the requirements, by name."""
-    return sorted(state.device for state in states if not why_not(wanted, state, bundle, now))
 
 
 def choose(names: Collection[str], count: int, seed: str) -> tuple[str, ...]:
@@ -103,9 +98,9 @@ class FleetDevices:
 
     def ready(self, course: FleetState, now: float) -> list[str]:
         """List the devices that would train, by name."""
-        found = eligible(self.states, self._rules, course.bundle, now)
         excluded = self._reader.read().excluded
-        return [name for name in found if name not in excluded]
+        willing = (s.device for s in self.states if not why_not(self._rules, s, course.bundle, now))
+        return sorted(name for name in willing if name not in excluded)
 
     def judges(self, course: FleetState, now: float) -> set[str]:
         """Return the devices that may be asked about a model: those that took part or are ready."""

@@ -15,7 +15,7 @@ from edged.domain.federated.messages import (
     RoundSettings,
 )
 from edged.fleet.config import ChooseSection, GateSection, RoundSection
-from edged.fleet.coordinator.devices import choose, eligible, share_of, why_not
+from edged.fleet.coordinator.devices import choose, share_of, why_not
 from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
 from edged.fleet.rules.verdict import judge
 
@@ -100,7 +100,6 @@ def test_a_course_survives_a_restart() -> None:
 def test_who_would_do_and_why_not(changed: dict[str, object], reason: str) -> None:
     state, wanted = replace(STATE, **changed), ChooseSection(min_samples=10, max_age=900.0)  # type: ignore[arg-type]
     assert why_not(wanted, state, "f00", 1100.0) == reason
-    assert eligible([state], wanted, "f00", 1100.0) == ([] if reason else ["a"])
 
 
 def test_more_are_chosen_than_are_needed_and_the_lot_is_the_same_again() -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from edged.domain.messages.encoding import json_ready
+from edged.domain.json_fields import json_ready
 from edged.errors import ConfigError
 
 ConfigPath = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from edged.config.values import OPEN, Duration, Filter, Section, number_or_names, unique
-from edged.domain.stream.feature_rules import FeatureRule
+from edged.domain.stream.joining import FeatureRule
 
 TOLERANCE = 0.5  # seconds between a label and its sample
 _YAML_WORDS = {True: ("true", "on", "yes"), False: ("false", "off", "no")}

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr
 
 from edged.config.values import Constants, Duration, Section, Share
 from edged.domain.drift.live import DriftRules
-from edged.domain.stream.anomaly_rules import AnomalyRules
+from edged.domain.stream.anomaly import AnomalyRules
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from edged.config.values import (
     parse_duration,
 )
 from edged.domain.stream.admission import AdmissionRules
-from edged.domain.stream.feature_rules import JoinRules
+from edged.domain.stream.joining import JoinRules
 from edged.domain.stream.open_classes import OpenClasses
 from edged.domain.stream.schema import Schema
 

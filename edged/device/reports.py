@@ -12,7 +12,7 @@ from edged.domain.events import Event
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.latencies import LatencyPercentiles
 from edged.domain.judging.metrics import QualityFigures
-from edged.domain.stream.anomaly_rules import AlarmFigures
+from edged.domain.stream.anomaly import AlarmFigures
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.trainer_messages import RunProgress

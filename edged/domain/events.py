@@ -12,7 +12,7 @@ from typing import ClassVar
 from edged.domain.drift.signals import DriftSignal
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import Verdict
-from edged.domain.stream.anomaly_rules import AlarmChange
+from edged.domain.stream.anomaly import AlarmChange
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunResult
 

@@ -42,6 +42,19 @@ def _no_number(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
+def json_ready(values: Any) -> Any:
+    """The same with null for numbers that JSON does not have.
+
+    >>> json_ready({"mae": float("nan"), "rows": (1, 2.5)})
+    {'mae': None, 'rows': [1, 2.5]}
+    """
+    if isinstance(values, float) and not math.isfinite(values):
+        return None
+    if isinstance(values, dict):
+        return {key: json_ready(value) for key, value in values.items()}
+    return [json_ready(value) for value in values] if isinstance(values, list | tuple) else values
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule for the values of a field, beside their type; `expected` describes them in errors."""

@@ -153,9 +153,6 @@ class StoredRows(Protocol):
     def rows(self, offsets: NDArray[np.int64]) -> Window:
         """Read the samples with these offsets `(n,)`; missing ones are left out."""
 
-    def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
-        """Read the keys of these samples, `n` of them; None for samples that are gone."""
-
 
 class Holdout(Protocol):
     """Labelled samples that may be trained on, and those that never are."""

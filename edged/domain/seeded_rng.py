@@ -1,4 +1,7 @@
-"""Seeded random numbers for what the daemon draws: `numpy.random` alone would cost it 7 MB."""
+"""Seeded random numbers for the draws of the daemon, and the samples that are kept for judging.
+
+`numpy.random` alone would cost the daemon 7 MB.
+"""
 
 from __future__ import annotations
 
@@ -44,3 +47,17 @@ class SeededRng:
     def integers(self, below: int, count: int) -> NDArray[np.int64]:
         """The next `count` whole numbers, `(count,)` from 0 to `below` - 1."""
         return (self.uniform(count) * below).astype(np.int64)
+
+
+def is_holdout(offsets: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """Whether each sample belongs to the holdout, `(n,)` bool, from its offset alone, `(n,)` int64.
+
+    The offset is hashed (see `splitmix`), so neither a period in the stream nor a restart favours one
+    side, and the answer for an offset and a share stays the same for ever. A larger share keeps every sample
+    of a smaller one.
+
+    >>> is_holdout(np.arange(12), 0.25).astype(int).tolist()
+    [0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 0]
+    """
+    places = np.asarray(offsets, np.int64).reshape(-1).astype(np.uint64) + np.uint64(1)
+    return np.asarray(splitmix(places * STEP) < share)

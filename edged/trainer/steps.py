@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edged.config import TrainingConfig
 from edged.domain.protocols import Engine, LearningRate, RunControl, StepResult
 from edged.domain.stream.sample import Window
-from edged.domain.training.batch_pool import BatchPool, KeyCache, Remembered, RowCache
+from edged.domain.training.batch_pool import BatchPool, Remembered, RowCache, codes_of
 from edged.domain.training.replay import BatchMix
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.errors import TrainingError
@@ -172,7 +172,7 @@ class BatchSampler:
 
     def __init__(self, task: LearningTask, samples: SampleLog, control: RunControl) -> None:
         self._task, self._samples, self._control = task, samples, control
-        self._rows, self._keys = RowCache(samples), KeyCache(samples)
+        self._rows = RowCache(samples)
 
     def new_rows(self, plan: RunPlan) -> Window:
         """Read the samples that are new to a run."""
@@ -192,7 +192,8 @@ class BatchSampler:
         rows = self._usable(self._rows.rows(state.remembered(), self._samples.relabelled()))
         remembered = Remembered(rows, state.recent.ids, state.memory.ids)
         pool = BatchPool(new, remembered, self._task.labels, set(state.excluded))
-        pool.cap(self._keys.codes(pool.offsets), self._task.training.constants.key_share)
+        keys = self._samples.keys(pool.offsets)
+        pool.cap(codes_of(keys), self._task.training.constants.key_share)
         return pool
 
     def _usable(self, window: Window) -> Window:

@@ -17,7 +17,7 @@ from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.outputs import probabilities
 from edged.domain.judging.ridge_head import Learned, RidgeHead
 from edged.domain.protocols import ServedModel
-from edged.domain.stream.holdout import is_holdout
+from edged.domain.seeded_rng import is_holdout
 from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
 from edged.storage.samples.label_history import LabelHistory

@@ -12,7 +12,7 @@ import pytest
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.judging.outputs import answers
-from edged.domain.stream.holdout import is_holdout
+from edged.domain.seeded_rng import is_holdout
 from edged.domain.stream.schema import Schema
 from edged.domain.training.batch_pool import LabelForm
 from edged.domain.training.learner_state import SHORT_AFTER_DRIFT

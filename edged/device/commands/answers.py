@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from edged.clock import Clock
-from edged.domain.audit_chain import AuditEntry
-from edged.domain.commands.audit import ABOUT_LABELS, CHANGES, command_entry
+from edged.domain.audit_chain import ABOUT_LABELS, CHANGES, AuditEntry, command_entry
 from edged.domain.commands.rules import Answer, Request, State, answer_of, parse
 from edged.domain.commands.tasks import CommandProgress, Kind, RunningCommands, Sender, Task, TaskProgress
-from edged.domain.messages.encoding import json_ready
+from edged.domain.json_fields import json_ready
 from edged.domain.messages.requests import READS
 from edged.domain.training.trainer_messages import RunProgress
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError

@@ -23,7 +23,7 @@ from edged.device.commands.answers import (
     command_of,
     encoded,
 )
-from edged.domain.commands.audit import SIGNER
+from edged.domain.audit_chain import SIGNER
 from edged.domain.commands.rules import (
     Answer,
     Freshness,

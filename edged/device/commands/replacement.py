@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edged.config import Config, loader
-from edged.domain.commands.audit import SIGNER
+from edged.domain.audit_chain import SIGNER
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Task
 from edged.domain.training.message import Message

@@ -16,9 +16,9 @@ from edged.domain.events import (
     SensorMoves,
     SensorStuck,
 )
+from edged.domain.stream.admission import StuckSensor
 from edged.domain.stream.sample import Rejected
 from edged.domain.stream.schema import Schema
-from edged.domain.stream.stuck_sensors import StuckSensor
 
 if TYPE_CHECKING:
     from edged.device.events import Events

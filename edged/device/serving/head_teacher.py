@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.judging.ridge_head import RidgeHead
-from edged.domain.stream.holdout import is_holdout
+from edged.domain.seeded_rng import is_holdout
 from edged.domain.stream.sample import Window
 from edged.domain.stream.schema import Schema
 from edged.errors import StorageError

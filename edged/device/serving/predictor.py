@@ -20,7 +20,7 @@ from edged.domain.judging.metrics import QualityFigures
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.protocols import ServedModel
-from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
+from edged.domain.stream.anomaly import AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import pad

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.judging.predictions import Predictions
-from edged.domain.seeded_rng import SeededRng
-from edged.domain.stream.holdout import is_holdout
+from edged.domain.seeded_rng import SeededRng, is_holdout
 from edged.domain.stream.running_statistics import RunningMoments
 
 ASKED_KEPT = 64

@@ -13,9 +13,9 @@ import time
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.stream.feature_rules import FeatureRule, JoinRules
 from edged.domain.stream.observation import Observation
 from edged.domain.stream.sample import LabelValue, Reading
 
@@ -35,6 +35,45 @@ _FRESH = [_NEVER] * DEPTH + [math.nan] * DEPTH + [_NEVER, math.nan, 0.0, 0.0, 0.
 _NEWEST, _SAMPLED, _ENDED, _NEWS, _HEAD = 0, 1, 2, 3, 4
 
 
+Time = Literal["hour_of_day", "day_of_week"]
+Change = Literal["difference", "rate", "log"]
+
+
+@dataclass(frozen=True)
+class FeatureRule:
+    """One feature: of messages, or with `time` of the sample's local time (two columns, sine and cosine).
+
+    A value older than `max_age` seconds is missing. `change`: the difference to the key's previous sample,
+    the same for each second, or the natural logarithm.
+    """
+
+    name: str
+    time: Time | None = None
+    max_age: float | None = None
+    change: Change | None = None
+
+
+@dataclass(frozen=True)
+class JoinRules:
+    """How samples are made of the newest values of a key.
+
+    A sample is made with every message that brings a value; with `trigger` only where it brings this
+    feature (a position among those of messages); with `period` by the clock, each so many seconds.
+    `fill` stands for missing values; `flags` adds a column for each feature of messages that says which.
+    """
+
+    features: tuple[FeatureRule, ...]
+    trigger: int | None = None
+    period: float | None = None
+    fill: Literal["last", "mean"] = "last"
+    flags: bool = False
+
+    @property
+    def measured(self) -> tuple[FeatureRule, ...]:
+        """The features that messages bring."""
+        return tuple(rule for rule in self.features if rule.time is None)
+
+
 @dataclass(frozen=True)
 class SensorAbsence:
     """Features (their positions among those that messages bring) that stay away, or are back."""
@@ -47,7 +86,6 @@ class SensorAbsence:
 class Joining:
     """Makes samples of observations, all keys of a stream; of very many those that were heard last.
 
-    >>> from edged.domain.stream.feature_rules import FeatureRule, JoinRules
     >>> from edged.domain.stream.observation import Observation
     >>> joining = Joining(JoinRules((FeatureRule("a"), FeatureRule("b")), trigger=1))
     >>> joining.accept(Observation("k", [(0, 5.0)]), 1.0), joining.accept(Observation("k", [(1, 6.0)]), 2.0)

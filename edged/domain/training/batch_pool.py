@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,6 @@ from edged.errors import NoDataError
 
 if TYPE_CHECKING:
     from edged.domain.training.replay import BatchMix, Ids
-
-    Keys = Sequence[str | None]
 
 SOURCE_SHARE = 0.25  # of the rows that any source may give
 SOURCE_TIMES = 2.0  # times its usual share that it may
@@ -139,7 +137,7 @@ def capped(codes: NDArray[np.int64], share: float) -> NDArray[np.float64] | None
     return np.asarray((part / counts)[place], np.float64)
 
 
-# ---- rows and keys that are kept between runs ----------------------------------------------------
+# ---- rows that are kept between runs --------------------------------------------------------------
 
 
 class RowCache:
@@ -170,53 +168,14 @@ class RowCache:
         return held
 
 
-class KeyCache:
-    """Keys of `samples` as numbers, kept between runs: the key of a sample never changes.
-
-    A sample that is deleted after its key was read keeps its number.
-    """
-
-    def __init__(self, samples: StoredRows) -> None:
-        self._samples = samples
-        self._offsets, self._codes = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._names: dict[str, int] = {}
-
-    def codes(self, offsets: Ids) -> Ids:
-        """As `codes_of` the keys of these samples, which are numbered by their oldest ones here."""
-        wanted, place = np.unique(offsets, return_inverse=True)
-        if len(self._names) > len(wanted):  # most of them are gone
-            self._offsets, self._codes, self._names = self._offsets[:0], self._codes[:0], {}
-        held = np.isin(self._offsets, wanted)
-        fresh = wanted[~np.isin(wanted, self._offsets)]
-        both = np.concatenate([self._offsets[held], fresh])
-        codes = np.concatenate([self._codes[held], _numbered(self._samples.keys(fresh), self._names)])
-        order = np.argsort(both, kind="stable")
-        self._offsets, self._codes = both[order], codes[order]
-        return _renumbered(self._codes)[place]
-
-
-def codes_of(keys: Keys) -> Ids:
+def codes_of(keys: Iterable[str | None]) -> Ids:
     """A number for each key, equal ones for equal keys, from 0 as they come; -1 for None.
 
     >>> codes_of(["a", "b", None, "a"]).tolist()
     [0, 1, -1, 0]
     """
-    return _numbered(keys, {})
-
-
-def _numbered(keys: Iterable[str | None], names: dict[str, int]) -> Ids:
-    """Numbers of keys, those of new ones noted in `names`."""
+    names: dict[str, int] = {}
     return np.array([-1 if key is None else names.setdefault(key, len(names)) for key in keys], np.int64)
-
-
-def _renumbered(codes: Ids) -> Ids:
-    """The same groups, numbered from 0 as they come; negative ones stay."""
-    there = codes >= 0
-    _, first, place = np.unique(codes[there], return_index=True, return_inverse=True)
-    numbers = np.argsort(np.argsort(first))
-    renumbered: Ids = codes.copy()
-    renumbered[there] = numbers[place]
-    return renumbered
 
 
 # ---- sources of labels ---------------------------------------------------------------------------

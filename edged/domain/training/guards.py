@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edged.domain.json_fields import JsonObject
+from edged.domain.token_bucket import TokenBucket
 from edged.domain.training.message import Message
 
 DAY = 86400
@@ -73,11 +74,10 @@ class Budget(Message):
         return Budget(day, before.runs + 1, before.seconds + seconds)
 
 
-@dataclass
 class FlashWear:
-    """Bytes that training may write to flash: so much at once, and so much per second in the long run.
+    """Bytes that training may write to flash: so much at once, and `rate` per second in the long run.
 
-    A token bucket in bytes. A run is never cut short: the one that empties it is waited for by the next.
+    A run is never cut short: the one that empties the bucket is waited for by the next.
 
     >>> wear = FlashWear(1024.0, burst=4096); wear.worn(4096, 0.0), wear.worn(5120, 0.0)
     (True, True)
@@ -85,17 +85,16 @@ class FlashWear:
     (True, False)
     """
 
-    rate: float
-    burst: float = 4 * 1024**2
-    written: int = 0
-    left: float | None = None
-    at: float = 0.0
+    def __init__(self, rate: float, burst: float = 4 * 1024**2) -> None:
+        self._bucket = TokenBucket(rate, burst)
+        self._written = 0
 
     def worn(self, written: int, now: float) -> bool:
         """Return whether the share is used up by `written` bytes until `now` (monotonic seconds)."""
-        left = self.burst if self.left is None else min(self.burst, self.left + self.rate * (now - self.at))
-        self.left, self.at, self.written = left - (written - self.written), now, written
-        return self.left <= 0
+        left = self._bucket.tokens(now) - (written - self._written)
+        self._bucket.spend(written - self._written)
+        self._written = written
+        return left <= 0
 
 
 def refusals(rules: GuardRules, now: Conditions, used: Budget) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from edged import logs
 from edged.clock import Clock, SystemClock
 from edged.domain.federated.messages import BaseModelInfo, FleetTopics, RoundAnnouncement
-from edged.domain.messages.encoding import json_ready
+from edged.domain.json_fields import json_ready
 from edged.domain.training.weight_coding import fingerprint
 from edged.errors import RejectedUpdateError, TrainingError
 from edged.fleet.config import CoordinatorConfig, load

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edged.domain.federated.messages import BaseModelInfo, split
-from edged.domain.json_fields import JsonObject
-from edged.domain.messages.encoding import json_ready
+from edged.domain.json_fields import JsonObject, json_ready
 from edged.domain.training.message import Message
 from edged.domain.training.weight_coding import Weights
 from edged.fleet.rules.rounds import FleetState

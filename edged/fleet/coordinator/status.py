@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edged.domain.json_fields import JsonObject
-from edged.domain.messages.encoding import json_ready
+from edged.domain.json_fields import JsonObject, json_ready
 from edged.domain.training.message import Message
 from edged.errors import StorageError, TrainingError
 from edged.fleet.config import CoordinatorConfig

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from edged.config import Config
-from edged.domain.messages.encoding import json_ready
+from edged.domain.json_fields import json_ready
 from edged.storage.recordings.frame import Frame
 from edged.storage.recordings.samples import read_recording
 from edged.workbench.evaluation.comparison import (

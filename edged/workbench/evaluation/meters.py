@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from edged.domain.judging import metrics
 from edged.domain.judging.predictions import Predictions
-from edged.domain.stream.anomaly import Anomalies
-from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
+from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
 from edged.workbench.evaluation.figures import DetectionFigures, PromiseFigures, RecordedAlarm
 from edged.workbench.evaluation.stream import Stream
 

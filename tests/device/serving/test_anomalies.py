@@ -10,7 +10,7 @@ import numpy as np
 from edged.config import AnomalyConfig, GateConfig, ServingConfig
 from edged.device.serving.predictor import Predictor
 from edged.domain.protocols import ServedModel
-from edged.domain.stream.anomaly_rules import AnomalyRules
+from edged.domain.stream.anomaly import AnomalyRules
 from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
 from tests.device.linear import WIDTH, numbered, samples, write

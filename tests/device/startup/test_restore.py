@@ -11,8 +11,7 @@ import pytest
 from edged.device.startup import restore
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.prediction_sets import PredictionSets
-from edged.domain.stream.anomaly import Anomalies
-from edged.domain.stream.anomaly_rules import AnomalyRules
+from edged.domain.stream.anomaly import Anomalies, AnomalyRules
 from edged.domain.stream.schema import Schema
 from edged.domain.training.guards import Budget
 from edged.storage.models.registry import Registry

@@ -27,7 +27,7 @@ from edged.domain.events import DaemonStarted, Event, LabelRequested, ModelPromo
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.judging.verdict import Verdict
 from edged.domain.messages.sent import EVENTS
-from edged.domain.stream.anomaly_rules import AlarmFigures
+from edged.domain.stream.anomaly import AlarmFigures
 from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
 from edged.domain.text import DESCRIPTIONS, happening

@@ -11,7 +11,7 @@ import pytest
 from edged.domain.judging.prediction_sets import Promise
 from edged.domain.judging.predictions import Predictions
 from edged.domain.labels.label_requests import DAY, LabelRequests
-from edged.domain.stream.holdout import is_holdout
+from edged.domain.seeded_rng import is_holdout
 
 Array = np.ndarray[Any, Any]
 

@@ -12,8 +12,7 @@ import pytest
 
 from edged.config import AnomalyConfig
 from edged.domain.stream import anomaly
-from edged.domain.stream.anomaly import Anomalies
-from edged.domain.stream.anomaly_rules import AlarmChange, AnomalyRules
+from edged.domain.stream.anomaly import AlarmChange, Anomalies, AnomalyRules
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

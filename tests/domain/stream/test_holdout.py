@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edged.domain.stream.holdout import is_holdout
+from edged.domain.seeded_rng import is_holdout
 
 
 def test_the_assignment_is_fixed_for_ever() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edged.domain.stream.feature_rules import FeatureRule, JoinRules
-from edged.domain.stream.joining import AWAY_AFTER, MOST_KEYS, Joining, SensorAbsence
+from edged.domain.stream.joining import AWAY_AFTER, MOST_KEYS, FeatureRule, Joining, JoinRules, SensorAbsence
 from edged.domain.stream.observation import Observation
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edged.domain.stream import stuck_sensors
-from edged.domain.stream.stuck_sensors import MOVES, PATIENCE, FlatlineDetector, StuckSensor
+from edged.domain.stream import admission
+from edged.domain.stream.admission import MOVES, PATIENCE, FlatlineDetector, StuckSensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -94,13 +94,13 @@ def test_whole_batches_say_what_single_readings_would(batches: list[list[tuple[s
 
 def test_many_keys_grow_it_up_to_a_limit() -> None:
     watch = FlatlineDetector(4, AFTER)
-    n = stuck_sensors.MOST_KEYS + 500
+    n = admission.MOST_WATCHED + 500
     keys = [f"k{number}" for number in range(n)]
     rng = np.random.default_rng(0)
     for _ in range(MOVES + 1):
         assert watch.update(keys, rng.normal(size=(n, 4)).astype(np.float32)) == []
     frozen = rng.normal(size=(n, 4)).astype(np.float32)
     told = [change for _ in range(AFTER + 2) for change in watch.update(keys, frozen)]
-    assert len(told) == stuck_sensors.MOST_KEYS
+    assert len(told) == admission.MOST_WATCHED
     assert {change.features for change in told} == {(0, 1, 2, 3)}
-    assert watch.stuck == 4 * stuck_sensors.MOST_KEYS
+    assert watch.stuck == 4 * admission.MOST_WATCHED

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
-from edged.domain.stream.anomaly import Anomalies
-from edged.domain.stream.anomaly_rules import AnomalyRules
-from edged.domain.stream.holdout import is_holdout
+from edged.domain.seeded_rng import is_holdout
+from edged.domain.stream.anomaly import Anomalies, AnomalyRules
 from tests.storage.stream import RECONSTRUCT, batch, open_log
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.domain.stream.holdout import is_holdout
+from edged.domain.seeded_rng import is_holdout
 from edged.domain.stream.sample import LabelUpdate, Rejected
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, StorageError

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from edged.device.web.bridge import soon
 from edged.device.web.http.bodies import HttpError
 from edged.device.web.limits import MAX_STREAMS
-from edged.domain.messages.encoding import json_ready
+from edged.domain.json_fields import json_ready
 
 KEPT = 200  # events, for browsers that reconnect
 BEHIND = 500  # messages that a reader can be behind; the server disconnects slower readers

@@ -18,7 +18,7 @@ from edged.device.web.page.history import Mark, PageState, Point, Sensor
 from edged.domain.events import LabelRequested
 from edged.domain.judging.outputs import probabilities
 from edged.domain.labels.label_requests import in_order
-from edged.domain.stream.anomaly_rules import AlarmFigures
+from edged.domain.stream.anomaly import AlarmFigures
 from edged.domain.stream.sample import LabelReading
 from edged.domain.stream.schema import Schema
 from edged.errors import EdgedError

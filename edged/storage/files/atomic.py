@@ -369,7 +369,7 @@ class DirectoryLock:
         with disk_errors("locking", file):
             if not file.is_symlink() and file.is_dir():
                 file.rmdir()  # it locks nothing, and holds nothing of ours
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if not self._lock(descriptor):
             pid = _read_pid(descriptor)
             os.close(descriptor)

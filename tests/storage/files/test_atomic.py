@@ -213,7 +213,7 @@ def test_what_is_made_under_the_lock_is_for_its_owner_alone(tmp_path: Path) -> N
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made}
         assert modes == {
             **dict.fromkeys(("state", "new"), 0o700), "models": 0o755,
-            "file": 0o600, **dict.fromkeys(("champion", "edged.lock"), 0o644),
+            **dict.fromkeys(("file", "edged.lock"), 0o600), "champion": 0o644,
         }  # fmt: skip
         assert (tmp_path / "others").stat().st_mode & 0o077, "links lead nowhere"
         assert os.umask(0o022) == 0o022, "as before"

@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.graph.network import IR_VERSION, OPSET
-from edged.bundles.graph.templates import mlp
+from edged.bundles.graph.templates import IR_VERSION, OPSET, mlp
 from edged.bundles.source.standardise import Statistics
 
 MLP = (64, (128, 64), 6)

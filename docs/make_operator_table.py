@@ -24,8 +24,8 @@ from generated import write_or_check
 from onnx import TensorProto
 
 from edged.bundles.autodiff import rules
-from edged.bundles.autodiff.registry import BACKWARD, ZERO
-from edged.bundles.graph.network import OPSET
+from edged.bundles.autodiff.tape import BACKWARD, ZERO
+from edged.bundles.graph.templates import OPSET
 from edged.bundles.source.opset import EXPANDED
 
 PAGE = Path(__file__).with_name("operators.md")

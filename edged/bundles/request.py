@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edged.bundles.graph.edit import AddNote, shape_of
 from edged.bundles.graph.naming import Naming
-from edged.bundles.graph.network import UNTRAINED
+from edged.bundles.graph.templates import UNTRAINED
 from edged.bundles.losses.objective import Loss
 from edged.bundles.source.axes import refuse_open
 from edged.bundles.source.standardise import Statistics, is_standardised, scaling_in_front

@@ -325,7 +325,7 @@ def artifacts_ops(
 ) -> None:
     """List the operators that a bundle needs, in the format of a reduced build of onnxruntime."""
     bundles.require()
-    from edged.bundles.export.upstream_tools import required_operators
+    from edged.bundles.export.export import required_operators
     from edged.storage.files.atomic import publish_file
 
     if out is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,6 @@ from pydantic import ValidationError
 from edged.config import Config, StreamConfig
 from edged.config.problems import all_problems
 from edged.config.streams import FOLDER, KEY, OWN, chosen, expand
-from edged.config.values import Section
 from edged.config.yaml_file import Place, Places, parse_yaml, read_yaml
 from edged.domain.messages.requests import settable
 from edged.errors import ConfigError, ConfigFileError
@@ -32,8 +31,6 @@ OVERLAY = "config.set.json"
 ENV_PREFIX = "EDGED_"
 
 _SHORT_FORMS = ("model.optimizer",)  # sections that may be written as their name alone
-_MADE_BY_US = ("dir", "unix_socket")
-_MAKING = {"bundle": "build one with `edged artifacts build`", "keys": "make a pair with `edged keys new`"}
 
 
 def load(
@@ -236,33 +233,9 @@ def _validated(
     if isinstance(storage, dict):
         storage.setdefault("dir", "state")
     try:
-        config = Config.model_validate(data, context={"folder": places.path.resolve().parent})
+        return Config.model_validate(data, context={"folder": places.path.resolve().parent})
     except ValidationError as problem:
         raise all_problems(problem, places) from None
-    missing = [
-        ConfigError(
-            f"{file} does not exist",
-            where=places.of(".".join(keys)),
-            remedy=_MAKING.get(keys[-1], "create it or correct the path"),
-        )
-        for keys, file in _files(config)
-        if keys[-1] not in _MADE_BY_US and not file.exists()
-    ]
-    if missing:
-        raise ConfigFileError(missing)
-    return config
-
-
-def _files(section: Section, *above: str) -> Iterator[tuple[list[str], Path]]:
-    """All paths in a section and those within, with their keys."""
-    for key, value in section:
-        if isinstance(value, Section):
-            yield from _files(value, *above, key)
-        if isinstance(value, dict):
-            yield from (([*above, key, name], item) for name, item in value.items() if isinstance(item, Path))
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, Path):
-                yield [*above, key], item
 
 
 def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str, Place]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from edged.config import Config
 from edged.config.streams import KEY
-from edged.config.values import NAME, Section
+from edged.config.values import MISSING_FILE, NAME, Section
 from edged.config.yaml_file import Places
 from edged.domain.nearest import did_you_mean
 from edged.errors import ConfigError, ConfigFileError
@@ -47,6 +47,10 @@ def _problem(
     where = places.of(dotted)
     if error["type"] == "missing":
         return ConfigError("this key is required", where=where, remedy=_EXAMPLES.get(dotted, hint))
+    if error["type"] == MISSING_FILE:
+        key = dotted.rstrip(".0123456789")  # of a list its own
+        remedy = _MAKING.get(key.rpartition(".")[2], "create it or correct the path")
+        return ConfigError(error["msg"], where=places.of(key), remedy=remedy)
     if error["type"] == "extra_forbidden":
         *above, key = dotted.split(".")
         known = _known_keys(above, model)
@@ -124,6 +128,7 @@ def _known_keys(keys: list[str], model: Any) -> list[str]:
     return [*model.model_fields, *own]
 
 
+_MAKING = {"bundle": "build one with `edged artifacts build`", "keys": "make a pair with `edged keys new`"}
 _EXAMPLES = {
     "device": "add `device: {id: press-7}`",
     "device.id": "add `id: press-7`",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
-from edged.config.values import Constants, Duration, FilePath, Section, Size
+from edged.config.values import AnyPath, Constants, Duration, Section, Size
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class StorageConfig(Section, Constants[StorageConstants]):
     """What edged stores on disk, and how much."""
 
     _constants: StorageConstants = PrivateAttr(StorageConstants())
-    dir: FilePath = Field(Path("./state"), description="state directory")
+    dir: AnyPath = Field(Path("./state"), description="state directory")
     max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="maximum size of the sample log")
     max_age: Duration | None = Field(None, description="samples older than this are evicted", gt=0)
     commit_delay: Duration = Field(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 from edged.domain.topic_filter import filter_problem
 
@@ -29,6 +30,7 @@ _SIZES = {
 _SPANS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LARGEST_QUANTITY = 2**53
 CRON_FIELDS = 5
+MISSING_FILE = "missing_file"
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
 
 
@@ -88,6 +90,13 @@ def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
     return path if info.context is None else info.context["folder"] / path.expanduser()
 
 
+def _there(path: Path, info: ValidationInfo) -> Path:
+    """Refuse a file that does not exist, where the configuration is that of this machine."""
+    if info.context is not None and not path.exists():
+        raise PydanticCustomError(MISSING_FILE, "{file} does not exist", {"file": str(path)})
+    return path
+
+
 def unique(names: list[Any]) -> list[Any]:
     """Refuse a list that names something twice."""
     if len(set(names)) != len(names):
@@ -121,7 +130,9 @@ def number_or_names(value: Any) -> Any:
 Size = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Schedule = Annotated[float | str, BeforeValidator(parse_schedule)]
-FilePath = Annotated[Path, AfterValidator(_beside_the_file)]
+AnyPath = Annotated[Path, AfterValidator(_beside_the_file)]
+"""A place that may be empty: edged makes it, or reads it only once."""
+FilePath = Annotated[AnyPath, AfterValidator(_there)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 Name = Annotated[str, Field(pattern=NAME)]
 Filter = Annotated[str, AfterValidator(_topic_filter)]

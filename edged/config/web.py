@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from edged.config.mqtt import LOOPBACK_NAMES
-from edged.config.values import FilePath, Name, Section, unique
+from edged.config.values import AnyPath, FilePath, Name, Section, unique
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[?[0-9A-Fa-f:]+(%[A-Za-z0-9]+)?\]?")
 
@@ -39,7 +39,7 @@ class WebConfig(Section):
         description="address and port; outside of loopback, only paired browsers and tokens have access,"
         " over TLS; null: only the Unix socket",
     )
-    unix_socket: FilePath | None = Field(
+    unix_socket: AnyPath | None = Field(
         None, description="path of a Unix socket, open without a token to the daemon's account and group"
     )
     tls: WebTlsConfig | None = Field(

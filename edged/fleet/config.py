@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from edged.config.mqtt import MqttConfig
 from edged.config.problems import all_problems
 from edged.config.serving import LogConfig
-from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
+from edged.config.values import AnyPath, Count, Duration, Name, Section, Share, Size
 from edged.config.yaml_file import read_yaml
 from edged.domain.federated.messages import DeviceState, RoundSettings
 
@@ -135,10 +135,10 @@ class CoordinatorConfig(Section):
     """The whole configuration of a coordinator."""
 
     fleet: Name = Field(description="name of the fleet: a level of every topic, edged/fl/<fleet>/...")
-    model: FilePath = Field(description="what the first round begins with: a bundle, or a safetensors file")
+    model: AnyPath = Field(description="what the first round begins with: a bundle, or a safetensors file")
     bundle: str = Field("", description="fingerprint of the devices' bundle, where `model` is not one itself")
-    dir: FilePath = Field(Path("fleet"), description="where everything is kept that must survive a power cut")
-    key: FilePath | None = Field(
+    dir: AnyPath = Field(Path("fleet"), description="where everything is kept that must survive a power cut")
+    key: AnyPath | None = Field(
         None, description="private key (made by `edged keys new`) that signs rounds and receipts"
     )
     keep: int = Field(8, ge=2, le=1000, description="models that are kept")

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.source.choices import fold_choices
 from edged.bundles.source.normalise import conform, parameter_names
+from edged.bundles.source.opset import fold_choices
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.runtime import ort

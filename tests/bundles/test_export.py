@@ -12,8 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edged import __version__
-from edged.bundles.export.export import ExportReport, ExportRequest, export
-from edged.bundles.export.upstream_tools import quantised
+from edged.bundles.export.export import ExportReport, ExportRequest, export, quantised
 from edged.bundles.graph.edit import opset_of
 from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.templates import cnn1d, gru, mlp

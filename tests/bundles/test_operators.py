@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnx
 import pytest
 
-from edged.bundles.export.upstream_tools import required_operators
+from edged.bundles.export.export import required_operators
 from edged.bundles.graph.templates import gru, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.errors import ConfigError

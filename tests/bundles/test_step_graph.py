@@ -8,8 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from edged.bundles.autodiff.registry import BACKWARD
-from edged.bundles.autodiff.tape import Adjoint, Tape
+from edged.bundles.autodiff.tape import BACKWARD, Adjoint, Tape
 from edged.bundles.graph.edit import subgraphs
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics

@@ -162,7 +162,7 @@ REFUSALS = {
     "keepalive": ("mqtt: {keepalive: 5 weeks ago}", 3, "mqtt.keepalive", "a duration such as 6h"),
     "negative duration": ("mqtt: {keepalive: -1}", 3, "mqtt.keepalive", "a duration such as 6h"),
     "truth as duration": ("mqtt: {keepalive: yes}", 3, "mqtt.keepalive", "a duration such as 6h"),
-    "half a client certificate": ("mqtt:\n  tls: {cert_file: x}", 4, "mqtt.tls", "belong together"),
+    "half a client certificate": ("mqtt:\n  tls: {cert_file: .}", 4, "mqtt.tls", "belong together"),
     "schedule": ("training: {every: 0 3 * *}", 3, "training.every", "a duration such as 6h, or crontab"),
     "crontab": ("training: {every: 0 25 * * *}", 3, "training.every", "fields such as '0 3 * * *'"),
     "shares without replay": ("training: {replay: 0, new_share: 0.5}", 3, "training", "replay above 0"),
@@ -240,7 +240,7 @@ gate: 7
 def test_all_files_that_are_not_there_and_all_removed_keys_are_told_at_once(file: Path) -> None:
     missing = refusal(file, SMALLEST + "model: {bundle: b, keys: [k.pub]}\nmqtt: {password_file: p}\n")
     assert [line.partition(": ")[2].partition(":")[0] for line in missing.lines()] == [
-        "mqtt.password_file", "model.bundle", "model.keys",
+        "model.bundle", "model.keys", "mqtt.password_file",
     ]  # fmt: skip
     removed = refusal(file, SMALLEST + "web: {max_rows: 5, max_body: 7}\n")
     assert len(removed.lines()) == 2

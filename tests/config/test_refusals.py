@@ -128,7 +128,7 @@ REFUSE = {
     ),
     "token of nowhere": (
         BASE + "web: {tokens: {read: nowhere}}\n",
-        "web.tokens.read: ",
+        "web.tokens: ",
     ),
     "crontab of nonsense": (
         BASE + "training: {every: a b c d e}\n",

@@ -13,8 +13,7 @@ import onnx
 from onnx import TensorProto
 
 from edged.bundles.autodiff import rules  # noqa: F401  it registers them
-from edged.bundles.autodiff.registry import BACKWARD, FORWARD, STOPS, ZERO
-from edged.bundles.autodiff.tape import Adjoint, Tape, broadcast
+from edged.bundles.autodiff.tape import BACKWARD, FORWARD, STOPS, ZERO, Adjoint, Tape, broadcast
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, reads
 from edged.bundles.graph.writer import untrainable
 from edged.errors import BundleError

@@ -1,11 +1,11 @@
-"""The tape: the nodes of forward and backward pass as they are written, and what is known of the tensors."""
+"""The tape: the nodes of a step as they are written, what is known of the tensors, and rules of operators."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -261,3 +261,56 @@ def broadcast(*shapes: Dims) -> Dims:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
+
+
+# ---- which rule an operator has ----------------------------------------------------------------
+
+Forward = Callable[[onnx.NodeProto, Tape], None]
+"""Writes a node in another way, or keeps what its gradient needs (`Tape.saved`); without one it is copied."""
+
+Backward = Callable[[onnx.NodeProto, Sequence[Any], Tape], Adjoints]
+"""The vector-Jacobian product: takes the adjoints of the node's outputs, returns those of its inputs.
+
+None stands for an output that nothing reads, and for an input that no gradient goes to. A rule whose operator
+has one output does not expect None.
+"""
+
+
+FORWARD: dict[str, Forward] = {}
+BACKWARD: dict[str, Backward] = {}
+# Inputs that take no gradient although they are numbers, by their places: bounds, ratios, running statistics.
+STOPS = {
+    "BatchNormalization": (3, 4),
+    "Dropout": (1, 2),
+    "OneHot": (0, 1, 2),
+    "Resize": (1, 2, 3),
+}
+# Operators whose derivative is zero wherever there is one.
+ZERO = frozenset({
+    "And", "ArgMax", "ArgMin", "Ceil", "Constant", "ConstantOfShape", "Equal", "EyeLike", "Floor", "Greater",
+    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "Not", "OneHot", "Or",
+    "Round", "Shape", "Sign", "Size", "Xor",
+})  # fmt: skip
+
+Written = TypeVar("Written", bound=Forward)
+Derived = TypeVar("Derived", bound=Backward)
+
+
+def forward(*operators: str) -> Callable[[Written], Written]:
+    """Register a function as the forward rule of these operators."""
+
+    def register(rule: Written) -> Written:
+        FORWARD.update(dict.fromkeys(operators, rule))
+        return rule
+
+    return register
+
+
+def backward(*operators: str) -> Callable[[Derived], Derived]:
+    """Register a function as the backward rule of these operators."""
+
+    def register(rule: Derived) -> Derived:
+        BACKWARD.update(dict.fromkeys(operators, rule))
+        return rule
+
+    return register

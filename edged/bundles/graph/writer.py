@@ -128,11 +128,12 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 class ScanState(NamedTuple):
-    """A tensor that goes from round to round: its first value, its name before and after a round."""
+    """A tensor that goes from round to round: its first value, its names in a round, its last value."""
 
     first: str
     before: str
     after: str
+    last: str
 
 
 def write_scan(
@@ -143,8 +144,8 @@ def write_scan(
     sequences: Mapping[str, str],
     collected: Mapping[str, str],
     backwards: bool = False,
-) -> list[str]:
-    """Write a Scan over matrices along the first axis; the names of the states after the last round.
+) -> None:
+    """Write a Scan over matrices along the first axis.
 
     Parameters
     ----------
@@ -161,20 +162,18 @@ def write_scan(
     backwards
         Go from the last to the first; what is collected lies in the order of the sequences all the same.
     """
-    last = [body.name("last") for _ in states]
     takes = [*(state.before for state in states), *sequences]
     gives = [*(state.after for state in states), *collected]
     to.operator(
         "Scan",
         [*(state.first for state in states), *sequences.values()],
-        [*last, *collected.values()],
+        [*(state.last for state in states), *collected.values()],
         # The runtime must know how many axes there are, and cannot always tell by itself.
         body=_graph(body, takes, gives, [None, None]),
         num_scan_inputs=len(sequences),
         scan_input_directions=[int(backwards)] * len(sequences),
         scan_output_directions=[int(backwards)] * len(collected) or None,
     )
-    return last
 
 
 def write_choice(

@@ -23,10 +23,9 @@ from edged.bundles.graph.edit import (
     shortened,
 )
 from edged.bundles.source import axes, classifiers, initialisers, inputs
-from edged.bundles.source.choices import fold_choices
 from edged.bundles.source.classifiers import refuse_finished
 from edged.bundles.source.inputs import refuse_unknown, write_out
-from edged.bundles.source.opset import ERRORS, servable_form
+from edged.bundles.source.opset import ERRORS, fold_choices, servable_form
 from edged.bundles.source.training_mode import in_inference_form, inference_form, without_inactive
 from edged.engines.onnx.fields import whole_model
 from edged.engines.runtime import ort

@@ -21,7 +21,7 @@ from edged.bundles.autodiff.reverse import write_backward, write_forward
 from edged.bundles.autodiff.rules.losses import ROW_MEAN
 from edged.bundles.autodiff.tape import NOISE, WEIGHTS, Adjoint, Tape
 from edged.bundles.graph.edit import needed_nodes, rename_inputs, value_info
-from edged.bundles.graph.network import IR_VERSION, OPSET
+from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
 from edged.bundles.step_graph.training_graph import LOSS, ParameterGroup, TrainingGraph

@@ -20,11 +20,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from edged.bundles.autodiff.forms import plain_forms
-from edged.bundles.autodiff.registry import BACKWARD
 from edged.bundles.autodiff.reverse import active_tensors, write_backward, write_forward
 from edged.bundles.autodiff.rules.losses import mark
 from edged.bundles.autodiff.shapes import examine
-from edged.bundles.autodiff.tape import BATCH, NOISE, WEIGHTS, Adjoint, Tape, TensorInfo
+from edged.bundles.autodiff.tape import BACKWARD, BATCH, NOISE, WEIGHTS, Adjoint, Tape, TensorInfo
 from edged.bundles.graph.edit import all_names, subgraphs
 from edged.bundles.source.opset import servable_form, trainable_form
 from edged.engines.runtime import ort

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.bundles.autodiff import reverse  # noqa: F401  it registers the rules
-from edged.bundles.autodiff.registry import BACKWARD, FORWARD
 from edged.bundles.autodiff.rules.losses import ROW_MEAN
+from edged.bundles.autodiff.tape import BACKWARD, FORWARD
 
 if TYPE_CHECKING:
     from tests.bundles.autodiff.cases import Case

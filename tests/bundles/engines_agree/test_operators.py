@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.autodiff import reverse  # noqa: F401  it registers the rules
-from edged.bundles.autodiff.registry import BACKWARD, FORWARD
+from edged.bundles.autodiff.tape import BACKWARD, FORWARD
 from edged.errors import BundleError
 from tests.building import build
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.bundles.autodiff.registry import BACKWARD
+from edged.bundles.autodiff.tape import BACKWARD, Adjoint, Tape
 from edged.domain.protocols import LearningRate
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
@@ -20,7 +20,6 @@ from tests.bundles.models import chain
 if TYPE_CHECKING:
     import onnx
 
-    from edged.bundles.autodiff.tape import Adjoint, Tape
     from edged.storage.models.bundles import Bundle
 
 RNG = np.random.default_rng(5)

@@ -9,18 +9,16 @@ from edged.bundles.autodiff.rules import (
     activations,
     convolution,
     elementwise,
-    gru,
     losses,
-    lstm,
     normalisation,
     pooling,
     products,
+    recurrent_layers,
     reductions,
-    rnn,
     shaping,
 )
 
 __all__ = [
-    "activations", "convolution", "elementwise", "gru", "losses", "lstm",
-    "normalisation", "pooling", "products", "reductions", "rnn", "shaping",
+    "activations", "convolution", "elementwise", "losses", "normalisation", "pooling", "products",
+    "recurrent_layers", "reductions", "shaping",
 ]  # fmt: skip

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import onnx
 
-from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.elementwise import by_slope
-from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape, backward, forward
 from edged.bundles.graph.writer import attributes_of
 
 # A slope near the largest float32.

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from edged.bundles.autodiff.registry import backward
 from edged.bundles.autodiff.rules.windows import Windows, every_tap, padded, tap
-from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape, backward
 from edged.bundles.graph.writer import NodeWriter, attributes_of, write_choice
 
 # Channels below which the product with a single tap is too narrow to be fast.

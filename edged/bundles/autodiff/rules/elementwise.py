@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import onnx
 from onnx import TensorProto
 
-from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, broadcast
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, backward, broadcast
 
 Slope = Callable[[onnx.NodeProto, Tape], str]
 

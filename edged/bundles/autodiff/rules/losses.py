@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from edged.bundles.autodiff.registry import backward, forward
-from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, backward, forward
 from edged.bundles.graph.writer import attributes_of, untrainable
 from edged.bundles.losses.named import SMALL
 

@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.shapes import row_elements
-from edged.bundles.autodiff.tape import BATCH, Adjoint, Adjoints, Dims, Tape
+from edged.bundles.autodiff.tape import BATCH, Adjoint, Adjoints, Dims, Tape, backward, forward
 from edged.bundles.graph.writer import attributes_of, untrainable
 
 

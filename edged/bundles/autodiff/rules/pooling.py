@@ -8,9 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.windows import Windows
-from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, backward, forward
 from edged.bundles.graph.writer import attributes_of, untrainable
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import onnx
 
-from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, broadcast
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, backward, broadcast
 from edged.bundles.graph.writer import attributes_of, untrainable
 
 

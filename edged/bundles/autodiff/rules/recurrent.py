@@ -10,6 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape
+from edged.bundles.graph.edit import needed_nodes
 from edged.bundles.graph.writer import (
     NodeWriter,
     ScanState,
@@ -45,7 +46,6 @@ class RecurrentLayer(NamedTuple):
 
 
 Form = Callable[["RecurrentLayer", NodeWriter], list[str]]
-Result = Callable[[], str]
 Make = Callable[[Sequence[str], NodeWriter], list[str]]
 
 # Number of states that go from step to step, and the activations of a plain layer.
@@ -131,23 +131,19 @@ def are_fewer(rows: int, layer: RecurrentLayer, to: NodeWriter) -> str:
     return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
 
 
-def write_forward(
-    node: onnx.NodeProto,
-    layer: RecurrentLayer,
-    kept: Sequence[str],
-    before: str,
-    forms: tuple[Form, Form],
-    to: Tape,
-) -> None:
-    """Write the layer of a node in two `forms`, for batches of less than FEW rows and for larger ones.
+def affine(values: str, matrix: str, added: str, to: NodeWriter) -> str:
+    """values·matrixᵀ, and a bias or another product added, if there is one."""
+    return to.add("Gemm", [values, matrix, *([added] if added else [])], transB=1)
 
-    `kept` are names for what is kept for the gradient, `before` the one among them of hₜ₋₁.
-    """
-    last = [to.name("last") for _ in layer.first]
-    few, more = to.body(), to.body()
-    results = forms[0](layer, few), forms[1](layer, more)
-    write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, *last], to)
-    _write_states(node, layer, before, last, to)
+
+def both_biases(layer: RecurrentLayer, gates: int, to: NodeWriter) -> str:
+    """The biases of the input's side and of the state's added up; nothing where there are none."""
+    return to.add("Add", to.split(layer.bias, *[gates * layer.hidden] * 2)) if layer.bias else ""
+
+
+def lessened(a: str, b: str, to: NodeWriter) -> str:
+    """a∘(1 − b) as a − a∘b, which needs no constant."""
+    return to.add("Sub", [a, to.add("Mul", [a, b])])
 
 
 def rows_of(sequence: str, to: NodeWriter) -> str:
@@ -167,54 +163,82 @@ def before_each(first: str, states: str, to: NodeWriter) -> str:
     return to.add("Concat", [to.add("Unsqueeze", [first, to.sizes(0)]), earlier], axis=0)
 
 
-def _write_states(
-    node: onnx.NodeProto, layer: RecurrentLayer, before: str, last: Sequence[str], to: Tape
-) -> None:
-    """Write the outputs of a layer: hₜ, which is the state before every step but the first, then the last."""
-    if node.output[0]:
-        later = to.add("Slice", [before, to.sizes(1), to.sizes(layer.length), to.sizes(0)])
+# ---- forward ----------------------------------------------------------------------------------
+
+
+def write_forward(
+    node: onnx.NodeProto, layer: RecurrentLayer, kept: int, forms: tuple[Form, Form], to: Tape
+) -> list[str]:
+    """Write the layer of a node in two `forms`, for batches of less than FEW rows and for larger ones.
+
+    A form writes `kept` sequences for the gradient, hₜ₋₁ the last of them, and the last states. The names of
+    the sequences are returned.
+    """
+    names = [to.name("kept") for _ in range(kept)]
+    last = [to.name("last") for _ in layer.first]
+    few, more = to.body(), to.body()
+    results = forms[0](layer, few), forms[1](layer, more)
+    write_choice(are_fewer(FEW, layer, to), (few, more), results, [*names, *last], to)
+    if node.output[0]:  # hₜ is the state before every step but the first, then the last
+        later = to.add("Slice", [names[-1], to.sizes(1), to.sizes(layer.length), to.sizes(0)])
         final = to.add("Unsqueeze", [last[0], to.sizes(0)])
         to.add("Unsqueeze", [to.add("Concat", [later, final], axis=0), to.sizes(1)], node.output[0])
     for name, value in zip(node.output[1:], last, strict=False):
         if name:
             to.add("Unsqueeze", [value, to.sizes(0)], name)
+    return names
 
 
-def start_of(gradient: str, like: str, to: NodeWriter) -> str:
-    """The gradient `(N, H)` of a last state, which is zero where nothing reads that state."""
-    if gradient:
-        return to.add("Squeeze", [gradient, to.sizes(0)])
-    return to.add("Mul", [like, to.number(0)])
+def stock_layer(
+    operator: str, layer: RecurrentLayer, to: NodeWriter, **attributes: Any
+) -> tuple[str, str, list[str]]:
+    """Write the operator itself; the states after and before every step, `(T, N, H)`, and the last ones."""
+    whole = [to.name("whole") for _ in range(1 + len(layer.first))]
+    to.operator(operator, layer.given, whole, hidden_size=layer.hidden, **attributes)
+    h = to.add("Squeeze", [whole[0], to.sizes(1)])
+    return (
+        h,
+        before_each(layer.first[0], h, to),
+        [to.add("Squeeze", [name, to.sizes(0)]) for name in whole[1:]],
+    )
 
 
-def product(gradient: str, values: str, to: NodeWriter) -> str:
-    """ḡᵀ·values, `(width of ḡ, width of the values)`, in one product over all T·N rows."""
-    return to.add("Gemm", [rows_of(gradient, to), rows_of(values, to)], transA=1)
+def write_steps(
+    layer: RecurrentLayer,
+    step: NodeWriter,
+    x: str,
+    states: Sequence[tuple[str, str]],
+    kept: Sequence[str],
+    to: NodeWriter,
+) -> list[str]:
+    """Write the loop of a layer: sequences of what the step has `kept` and of hₜ₋₁, and the last states.
+
+    `step` is what one round does with `x`; `states` are their names in it, before and after, hₜ first.
+    """
+    before = step.add("Identity", [states[0][0]])
+    collected = {name: to.name("kept") for name in (*kept, before)}
+    last = [to.name("last") for _ in states]
+    carried = [ScanState(*each) for each in zip(layer.first, *zip(*states, strict=True), last, strict=True)]
+    write_scan(step, to, states=carried, sequences={x: layer.x}, collected=collected)
+    return [*collected.values(), *last]
 
 
-def lessened(a: str, b: str, to: NodeWriter) -> str:
-    """a∘(1 − b) as a − a∘b, which needs no constant."""
-    return to.add("Sub", [a, to.add("Mul", [a, b])])
-
-
-def summed(gradient: str, to: NodeWriter) -> str:
-    """Σḡ over all steps and rows."""
-    return to.add("ReduceSum", [gradient, to.sizes(0, 1)], keepdims=0)
+# ---- gradient ---------------------------------------------------------------------------------
 
 
 class Loop:
-    """What the loop of a layer reads, carries and leaves; `step` is what one round does.
+    """The loop of a layer's gradient: what it reads, carries and leaves.
 
-    `within` says that everything is computed within the step, `of_x` that the input's gradient is wanted.
+    `step` is what one round does, `behind` what is written behind the loop. `within` says that everything is
+    computed within the step, `of_x` that the input's gradient is wanted.
     """
 
     def __init__(self, layer: RecurrentLayer, to: NodeWriter, *, within: bool, of_x: bool) -> None:
-        self.layer, self.to, self.step = layer, to, to.body()
+        self.layer, self.to, self.step, self.behind = layer, to, to.body(), to.body()
         self._within, self._of_x = within, of_x
         self._sequences: dict[str, str] = {}
         self._collected: dict[str, str] = {}
         self._sums: list[ScanState] = []
-        self._last: list[str] = []
         self._ones = ""
 
     def of(self, sequence: str) -> str:
@@ -234,24 +258,28 @@ class Loop:
         states = self.to.add("Squeeze", [of_states, self.to.sizes(1)])
         return self.step.add("Add", [before, self.of(states)])
 
-    def product(self, gradient: str, values: str, shape: Sequence[int]) -> Result:
+    def product(self, gradient: str, values: str, shape: Sequence[int]) -> str:
         """ḡᵀ·values over all steps, of this shape; `gradient` is of the step, `values` a sequence."""
         if not self._within:
-            every = self._collect(gradient)
-            return lambda: product(every, values, self.to)
+            rows = [rows_of(name, self.behind) for name in (self._collect(gradient), values)]
+            return self.behind.add("Gemm", rows, transA=1)
         before = self.step.name("sum")
         after = self.step.add("Gemm", [gradient, self.of(values), before], transA=1)
         return self._added_up(before, after, shape)
 
-    def total(self, gradient: str, width: int) -> Result:
+    def total(self, gradient: str, width: int) -> str:
         """Σḡ over all steps and rows, `(width,)`; `gradient` is of the step."""
         if not self._within:
-            every = self._collect(gradient)
-            return lambda: summed(every, self.to)
+            every = [self._collect(gradient), self.behind.sizes(0, 1)]
+            return self.behind.add("ReduceSum", every, keepdims=0)
         before = self.step.name("sum")
         after = self.step.add("Gemm", [self._every_row(), gradient, before])
         total = self._added_up(before, after, (1, width))
-        return lambda: self.to.add("Squeeze", [total(), self.to.sizes(0)])
+        return self.behind.add("Squeeze", [total, self.behind.sizes(0)])
+
+    def of_both_biases(self, gradient: str, width: int) -> str:
+        """Σḡ twice: the biases of the input's side and of the state's have the same gradient."""
+        return self.behind.add("Concat", [self.total(gradient, width)] * 2, axis=0)
 
     def _every_row(self) -> str:
         """Ones `(1, N)`: a product with them adds up rows, faster than a sum does."""
@@ -262,55 +290,69 @@ class Loop:
             self._ones = self.to.add("ConstantOfShape", [size], value=one)
         return self._ones
 
-    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], NodeWriter], str]) -> Result:
+    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], NodeWriter], str]) -> str:
         """ḡ·W of all steps, `(T, N, I)`, where ḡ is what `joined` makes of tensors of the step."""
-        if not self._within:
-            every = [self._collect(part) for part in parts]
-            return lambda: self.to.add("MatMul", [joined(every, self.to), self.layer.weight])
         if not self._of_x:
-            return lambda: ""
-        each = self.step.add("MatMul", [joined(parts, self.step), self.layer.weight])
-        collected = self._collect(each)
-        return lambda: collected
+            return ""
+        if self._within:
+            return self._collect(self.step.add("MatMul", [joined(parts, self.step), self.layer.weight]))
+        every = joined([self._collect(part) for part in parts], self.behind)
+        return self.behind.add("MatMul", [every, self.layer.weight])
 
     def _collect(self, name: str) -> str:
         return self._collected.setdefault(name, self.to.name("collected"))
 
-    def _added_up(self, before: str, after: str, shape: Sequence[int]) -> Result:
-        zeros, place = self.to.add("ConstantOfShape", [self.to.sizes(*shape)]), len(self._sums)
-        self._sums.append(ScanState(zeros, before, after))
-        return lambda: self._last[place]
+    def _added_up(self, before: str, after: str, shape: Sequence[int]) -> str:
+        zeros = self.to.add("ConstantOfShape", [self.to.sizes(*shape)])
+        self._sums.append(ScanState(zeros, before, after, self.to.name("last")))
+        return self._sums[-1].last
 
-    def write(self, states: Sequence[ScanState]) -> list[str]:
-        """Write the loop, which carries these; their values after the last round."""
-        self._last = write_scan(
+    def write(self, states: Sequence[tuple[str, str]], of_last: Sequence[str]) -> list[str]:
+        """Write the loop, which carries the gradients of states; those of the initial states.
+
+        `states` are their names in the step, before and after; `of_last` those of the last states.
+        """
+        carried = [
+            ScanState(self._start(gradient, like), *names, self.to.name("last"))
+            for gradient, like, names in zip(of_last, self.layer.first, states, strict=True)
+        ]
+        write_scan(
             self.step,
             self.to,
-            states=[*self._sums, *states],
+            states=[*self._sums, *carried],
             sequences={name: sequence for sequence, name in self._sequences.items()},
             collected=self._collected,
             backwards=True,
         )
-        return self._last[len(self._sums) :]
+        return [state.last for state in carried]
+
+    def _start(self, gradient: str, like: str) -> str:
+        """The gradient `(N, H)` of a last state, which is zero where nothing reads that state."""
+        if gradient:
+            return self.to.add("Squeeze", [gradient, self.to.sizes(0)])
+        return self.to.add("Mul", [like, self.to.number(0)])
 
 
 def write_gradients(
-    node: onnx.NodeProto, layer: RecurrentLayer, to: Tape, back: Callable[[Loop], Sequence[Result]]
+    node: onnx.NodeProto, layer: RecurrentLayer, to: Tape, back: Callable[[Loop], Sequence[str]]
 ) -> Adjoints:
     """Write the gradients of x, W, R, biases and initial states that are wanted.
 
-    `back` writes a loop and gives all of them, in this order.
+    `back` writes a loop and gives the names of all of them, in this order.
     """
     places = [0, 1, 2, 3, *range(5, 5 + len(layer.first))]
     wanted = [i for i, place in enumerate(places) if to.wants(node, place)]
     few, many = to.body(), to.body()
-    loops = [Loop(layer, body, within=body is many, of_x=0 in wanted) for body in (few, many)]
-    made = [back(loop) for loop in loops]
-    results = [[result[i]() for i in wanted] for result in made]
+    results = []
+    for body in (few, many):
+        loop = Loop(layer, body, within=body is many, of_x=0 in wanted)
+        found = back(loop)
+        results.append([found[i] for i in wanted])
+        body.nodes = needed_nodes([*body.nodes, *loop.behind.nodes], results[-1])[0]
     outputs = [to.name("gradient") for _ in wanted]
     write_choice(are_fewer(MANY, layer, to), (few, many), (results[0], results[1]), outputs, to)
-    found: Adjoints = [None] * (places[-1] + 1)
+    adjoints: Adjoints = [None] * (places[-1] + 1)
     for i, value in zip(wanted, outputs, strict=True):
         name = value if i == 0 else to.add("Unsqueeze", [value, to.sizes(0)])
-        found[places[i]] = Adjoint(name, to.dims(node.input[places[i]], node))
-    return found
+        adjoints[places[i]] = Adjoint(name, to.dims(node.input[places[i]], node))
+    return adjoints

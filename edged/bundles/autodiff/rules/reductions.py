@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto
 
-from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Tape, backward
 from edged.bundles.graph.writer import attributes_of, untrainable
 
 

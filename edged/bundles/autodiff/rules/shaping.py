@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from edged.bundles.autodiff.registry import backward
-from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape
+from edged.bundles.autodiff.tape import Adjoint, Adjoints, Dims, Tape, backward
 from edged.bundles.graph.writer import attributes_of, untrainable
 
 

@@ -47,10 +47,12 @@ from starlette.routing import Route
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
 session = onnxruntime.InferenceSession(sys.argv[2], options)
-name = session.get_inputs()[0].name
+given = session.get_inputs()[0]
 async def infer(request):
-    x = np.array(json.loads(await request.body())["inputs"][0]["data"], np.float32).reshape(1, -1)
-    y = session.run(None, {name: x})[0]
+    row = json.loads(await request.body())["inputs"][0]["data"]
+    x = np.zeros((1, given.shape[1]), np.float32)  # behind the row: columns of context
+    x[0, :len(row)] = row
+    y = session.run(None, {given.name: x})[0]
     outputs = [{"name": "output", "datatype": "FP32", "shape": list(y.shape), "data": y.ravel().tolist()}]
     return Response(json.dumps({"model_name": "bench", "outputs": outputs}), media_type="application/json")
 app = Starlette(routes=[Route("/v2/models/bench/infer", infer, methods=["POST"])])

@@ -16,8 +16,10 @@ from edged.device.commands.models import ModelCommands
 from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferCommands
 from edged.device.commands.wipe import WipeCommands
+from edged.device.device_parts import DeviceParts
 from edged.device.events import Events, Extension
 from edged.device.integrations import ANNOUNCED
+from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.learning.trainer_client import TrainerClient
@@ -28,12 +30,14 @@ from edged.device.outbound.weight_updates import WeightUpdates
 from edged.device.pipeline import Host
 from edged.device.promotion.summary import LearningSummary
 from edged.device.reporting.audit import AuditTrail
-from edged.device.reporting.periodic import PeriodicReporter
+from edged.device.reporting.periodic import Endings, PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings
 from edged.device.startup.first_opening import FirstOpenings
+from edged.device.startup.open_state import OpenState
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
+from edged.device.web.front import WebServer
 from edged.domain.commands.tasks import Handler, RunningCommands
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
@@ -49,13 +53,8 @@ from edged.storage.journal.transfers import TransferStaging
 from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
 
 if TYPE_CHECKING:
-    from edged.device.device_parts import DeviceParts
     from edged.device.fleet_member.membership import Membership
-    from edged.device.integrations.home_assistant import HomeAssistantDiscovery
     from edged.device.integrations.sparkplug import EdgeNode, StreamOfNode
-    from edged.device.reporting.periodic import Endings
-    from edged.device.startup.open_state import OpenState
-    from edged.device.web.front import WebServer
 
 log = logs.get_logger("edged.device")
 

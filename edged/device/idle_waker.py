@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from zlib import crc32
 
-if TYPE_CHECKING:
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.outbound.publisher import OutboundRouter
+from edged.device.live_pipeline import LivePipeline
+from edged.device.outbound.publisher import OutboundRouter
 
 AFTER = 10  # looks for which a stream counts as busy after it has last done something
 BUSY_LOOKS = 5  # between two turns of learning while it is busy; not all streams in the same second

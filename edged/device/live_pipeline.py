@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from edged.device.ingest.committer import GroupCommitter
 from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.ingestor import Ingestor
 from edged.device.ingest.joiner import Joiner
 from edged.device.ingest.notices import IngestNotices
 from edged.device.learning.worker import TrainingWorker
-from edged.device.pipeline import Pipeline, label_requests
+from edged.device.pipeline import Host, Pipeline, SharedThreads, label_requests
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.serving.worker import ServingWorker
+from edged.device.startup.open_state import OpenState
 from edged.domain.judging.latencies import Latencies
 from edged.domain.stream.admission import AdmissionControl
 from edged.host.systemd import Watchdog
 from edged.mqtt.client.session import Session, StreamSession
 from edged.mqtt.codecs import sample_codec
-
-if TYPE_CHECKING:
-    from edged.device.pipeline import Host, SharedThreads
-    from edged.device.startup.open_state import OpenState
 
 
 class LivePipeline(Pipeline):

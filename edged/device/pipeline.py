@@ -9,14 +9,15 @@ candidate and `models` store it, and brings it into service.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edged.clock import Clock
 from edged.config import Config
 from edged.config.judging import LabelsConfig
+from edged.device.events import Events
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.scheduler import TrainingScheduler
+from edged.device.learning.trainer_client import TrainerClient
 from edged.device.learning.worker import CANCELLED
 from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.device.promotion.model_store import ModelStore
@@ -39,10 +40,6 @@ from edged.host.turns import TurnThreads
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
-    from edged.device.learning.trainer_client import TrainerClient
 
 
 @dataclass(frozen=True)

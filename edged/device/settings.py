@@ -6,20 +6,18 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged import logs
 from edged.config import Config, loader
 from edged.config.web import WebConfig
+from edged.device.live_pipeline import LivePipeline
 from edged.domain.json_fields import JsonObject
 from edged.domain.messages.requests import settable
 from edged.domain.training.message import Message
 from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.registry import Registry
-
-if TYPE_CHECKING:
-    from edged.device.live_pipeline import LivePipeline
 
 log = logs.get_logger("edged.settings")
 

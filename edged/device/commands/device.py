@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from edged import __version__, logs
 from edged.device.events import Events
+from edged.device.live_pipeline import LivePipeline
+from edged.device.outbound.publisher import OutboundRouter
+from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings, value_of
 from edged.domain.commands.rules import Answer, Request
 from edged.errors import RefusedError
 from edged.mqtt.client.session import Session
-
-if TYPE_CHECKING:
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.reporting.status import StatusCollector
-
 
 SHOWN = {
     "device", "stream", "model", "training", "drift", "anomaly", "gate", "labels", "serving", "storage",

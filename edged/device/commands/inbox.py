@@ -8,17 +8,14 @@ from __future__ import annotations
 import collections
 import threading
 import zlib
-from typing import TYPE_CHECKING
 
 from edged.clock import Clock
 from edged.device.commands.answers import CommandAnswers, CommandDelivery, HttpCommand, command_of
+from edged.device.commands.dispatcher import CommandDispatcher
 from edged.domain.commands.signatures import Authority
 from edged.domain.commands.tasks import RunningCommands
 from edged.domain.token_bucket import TokenBucket
 from edged.errors import RefusedError
-
-if TYPE_CHECKING:
-    from edged.device.commands.dispatcher import CommandDispatcher
 
 RATE, BURST = 50.0, 200.0  # commands per second, and at once, in each queue
 MAX_WAITING = 100

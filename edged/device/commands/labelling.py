@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
+from edged.device.live_pipeline import LivePipeline
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Task
 from edged.domain.commits.commit_group import Submission
@@ -22,10 +24,6 @@ from edged.mqtt.field_access import parse_key, parse_time
 from edged.storage.journal.journal import CommandRecord
 from edged.storage.samples.label_actions import LabelAction, held_label
 from edged.storage.samples.label_history import LabelHistory
-
-if TYPE_CHECKING:
-    from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
-    from edged.device.live_pipeline import LivePipeline
 
 _T = TypeVar("_T")
 HISTORY_SHARE = 16  # this part of `storage.max_bytes` may be labels of before

@@ -6,12 +6,12 @@ import hashlib
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.device.events import Events
+from edged.device.live_pipeline import LivePipeline
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Task, TaskProgress
 from edged.domain.judging.expert_mix import StreamModel
@@ -23,10 +23,6 @@ from edged.host.child_process import run_order
 from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import make_directory, publish_file, remove
 from edged.storage.models.model_metadata import ModelMetadata
-
-if TYPE_CHECKING:
-    from edged.device.live_pipeline import LivePipeline
-
 
 EXPORTS = "exports"
 EXPORTS_KEPT = 8

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from edged.device.events import Events
+from edged.device.live_pipeline import LivePipeline
+from edged.device.reporting.status import StatusCollector
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import RunningCommands, Task
 from edged.domain.training.training_run import RunOptions
 from edged.errors import RefusedError
 from edged.storage.models.checkpoints import Checkpoints
-
-if TYPE_CHECKING:
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.reporting.status import StatusCollector
 
 
 class TrainingCommands:

@@ -5,20 +5,18 @@ What comes in comes as chunks over MQTT.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from edged.config import Config
 from edged.config.commands import InstallConfig
+from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.weight_updates import WeightUpdates
+from edged.device.promotion.rollout import Rollout
+from edged.device.transfers.receiver import TransferReceiver
 from edged.domain.commands.rules import Answer, Request
 from edged.errors import ConfigError, RefusedError
 from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.journal.transfers import TransferPurpose
-
-if TYPE_CHECKING:
-    from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.promotion.rollout import Rollout
-    from edged.device.transfers.receiver import TransferReceiver
 
 
 class TransferCommands:

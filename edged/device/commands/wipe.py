@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from edged.device.events import Events
+from edged.device.live_pipeline import LivePipeline
+from edged.device.outbound.publisher import OutboundRouter
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Task
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
@@ -14,10 +15,6 @@ from edged.storage.backup.restore import derived_files
 from edged.storage.files.atomic import remove_files
 from edged.storage.journal import last_run
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES
-
-if TYPE_CHECKING:
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.outbound.publisher import OutboundRouter
 
 WIPED = ("samples", "checkpoints", "models")  # without `what`
 WIPE_LOOK_SECONDS = 0.2  # between two looks whether the erasure was cancelled

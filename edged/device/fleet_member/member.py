@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from edged import __version__
 from edged.clock import Clock
@@ -37,13 +37,11 @@ from edged.domain.federated.messages import (
     RoundAnnouncement,
 )
 from edged.domain.federated.participation import BUDGET_USED, DAY_SECONDS, MembershipRecord, stranger
+from edged.domain.federated.round_orders import FleetModelResult, RoundResult
 from edged.errors import EdgedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.models.fleet import FleetModels, SentUpdates
-
-if TYPE_CHECKING:
-    from edged.domain.federated.round_orders import FleetModelResult, RoundResult
 
 R = TypeVar("R")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from edged.config.fleet import FleetConfig
 from edged.device.events import Events
 from edged.device.live_pipeline import LivePipeline
 from edged.domain.events import Event
+from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.round_orders import (
     FitRequest,
@@ -33,9 +34,6 @@ from edged.engines.model_parameters import initial_parameters
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.storage.models.bundle_archive import ActiveBundle
-
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import RoundAnnouncement
 
 R = TypeVar("R", bound="Message")
 

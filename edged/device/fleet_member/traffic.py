@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edged.device.fleet_member.transports import FleetTransport
 from edged.domain.federated.messages import BaseModelInfo, FleetTopics, Receipts, UpdateHeader, joined
 from edged.domain.federated.participation import RESEND_SECONDS, pause_before
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.models.fleet import SentUpdates
-
-if TYPE_CHECKING:
-    from edged.domain.federated.round_orders import KeptUpdate
 
 SILENT_SECONDS = 60.0
 """Time without a part of a model that is still missing, until the member requests the model again."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from edged.domain.commands.signatures import TrustedKeys
+from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.signatures import sealed_to, signer
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
 from edged.signing import Sealer
-
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import FleetTopics
 
 log = get_logger("edged.fleet")
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from edged.clock import Ages, Clock
 from edged.config import Config
 from edged.device.ingest.decoder import SampleDecoder
+from edged.device.ingest.notices import IngestNotices
 from edged.domain.commits.commit_delay import CommitDelay
 from edged.domain.commits.commit_group import CommitBacklog, CommitGroup, Submission
 from edged.domain.commits.redelivery import Packet, Redelivery
@@ -28,9 +28,6 @@ from edged.host.turns import Turns, TurnThreads
 from edged.logs import disk_may_refuse, get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.device.ingest.notices import IngestNotices
 
 log = get_logger("edged.ingest")
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edged.clock import Clock
 from edged.config import StreamConfig
+from edged.device.ingest.notices import IngestNotices
 from edged.domain.commits.commit_group import CommitGroup
 from edged.domain.commits.redelivery import Packet
 from edged.domain.stream.admission import AdmissionControl
@@ -24,7 +25,6 @@ from edged.mqtt.codecs import label_codec
 from edged.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from edged.device.ingest.notices import IngestNotices
     from edged.domain.stream.windowing import Windowing
     from edged.mqtt.codecs.compressed import Decoder
 

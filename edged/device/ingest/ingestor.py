@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edged.clock import Clock
 from edged.config import Config
+from edged.device.ingest.committer import GroupCommitter
 from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.joiner import Joiner
 from edged.domain.commits.commit_delay import FlushRequests
@@ -34,7 +35,6 @@ from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
-    from edged.device.ingest.committer import GroupCommitter
     from edged.domain.stream.windowing import Windowing
 
 log = get_logger("edged.ingest")

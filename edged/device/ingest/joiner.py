@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from edged.clock import Clock
 from edged.config import StreamConfig
+from edged.device.ingest.notices import IngestNotices
 from edged.domain.commits.commit_group import CommitGroup, JoinChanges
 from edged.domain.labels.held_labels import HeldLabels
 from edged.domain.stream.admission import AdmissionControl
+from edged.domain.stream.joining import Joining
 from edged.domain.stream.observation import HoldReading, Seen
 from edged.domain.stream.sample import LabelReading, Reading
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.device.ingest.notices import IngestNotices
-    from edged.domain.stream.joining import Joining
 
 LOOK_SECONDS = 5.0  # between two looks for sensors that stay away
 

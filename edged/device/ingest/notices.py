@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from edged.clock import Clock
+from edged.device.events import Events
 from edged.device.outbound.reporter import EventThrottle
 from edged.domain.events import (
     SampleImplausible,
@@ -17,12 +17,9 @@ from edged.domain.events import (
     SensorStuck,
 )
 from edged.domain.stream.admission import StuckSensor
+from edged.domain.stream.joining import SensorAbsence
 from edged.domain.stream.sample import Rejected
 from edged.domain.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
-    from edged.domain.stream.joining import SensorAbsence
 
 MOST_STUCK = 20  # keys of one batch that are reported
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
+from edged.domain.stream.anomaly import Anomalies
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.domain.stream.anomaly import Anomalies
 
 
 class AnomalyExclusion:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from edged.clock import Ages, Clock
+from edged.device.events import Events
+from edged.device.learning.trainer_client import TrainerClient
 from edged.domain.events import ClockSet, DeviceThrottled
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import Conditions, FlashWear, TrainingPace
 from edged.host.board import BoardReader
 from edged.host.vitals import VitalsReader
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
-    from edged.device.learning.trainer_client import TrainerClient
 
 FRESH = 1.0  # seconds that a reading holds
 

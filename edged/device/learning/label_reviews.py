@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edged.clock import Clock
 from edged.device.events import Extension
+from edged.device.learning.trainer_client import TrainerClient
+from edged.device.learning.worker import TrainingWorker
 from edged.domain.events import Event, TrainingFinished
 from edged.domain.stream.sample import LabelReading, StoredSample
 from edged.domain.stream.schema import Schema
@@ -16,10 +17,6 @@ from edged.errors import EdgedError, RefusedError
 from edged.logs import get_logger
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.device.learning.trainer_client import TrainerClient
-    from edged.device.learning.worker import TrainingWorker
 
 log = get_logger("edged.labels")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from edged.clock import Clock
 from edged.config import Config, TrainingConfig
+from edged.device.events import Events
 from edged.device.learning.conditions import ConditionsReader
-from edged.device.learning.trainer_client import NothingNewError
+from edged.device.learning.trainer_client import NothingNewError, TrainerClient
 from edged.device.learning.trainer_slot import StoppedRunError
+from edged.device.serving.predictor import Predictor
 from edged.device.startup.recovery import UnfinishedRun
 from edged.device.startup.restore import stored_budget
 from edged.domain import outcomes
@@ -41,11 +42,6 @@ from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, U
 from edged.logs import disk_may_refuse, get_logger
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
-    from edged.device.learning.trainer_client import TrainerClient
-    from edged.device.serving.predictor import Predictor
 
 log = get_logger("edged.learn")
 

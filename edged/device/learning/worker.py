@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.changes import ChangeLoop
 from edged.device.learning.run_queue import QueuedRun, RunQueue
+from edged.device.learning.scheduler import TrainingScheduler
+from edged.device.promotion.rollout import Rollout
 from edged.domain.commands.tasks import Task
 from edged.domain.drift.signals import DriftSignal
 from edged.domain.protocols import ServedModel
@@ -22,10 +23,6 @@ from edged.logs import disk_may_refuse, get_logger
 from edged.storage.files.atomic import remove_files
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
-
-if TYPE_CHECKING:
-    from edged.device.learning.scheduler import TrainingScheduler
-    from edged.device.promotion.rollout import Rollout
 
 log = get_logger("edged.learning")
 

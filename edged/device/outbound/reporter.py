@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
 
 from edged import __version__
 from edged.clock import Clock
-from edged.device.events import Listener
+from edged.device.events import Events, Listener
 from edged.device.reports import Report
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.domain.events import Event
@@ -18,9 +17,6 @@ from edged.domain.training.message import Message
 from edged.logs import get_logger
 from edged.mqtt.topics import Topics
 from edged.storage.journal.journal import Sequence
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
 
 NOT_LOGGED = {"key", "id", "values", "answer", "sample_ts", "topic", "detail", "payload"}
 """Fields of events that are of samples: the journal is out of reach of `wipe`."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.device.events import Events
 from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.device.promotion.model_store import ModelStore, discard
+from edged.device.serving.predictor import Predictor
 from edged.domain import outcomes
 from edged.domain.events import (
     CandidateRejected,
@@ -31,10 +32,6 @@ from edged.domain.protocols import ServedModel
 from edged.domain.training.training_run import Candidate, JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
-    from edged.device.serving.predictor import Predictor
 
 log = get_logger("edged.succession")
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from edged.device.events import Listener
+from edged.device.events import Events, Listener
+from edged.device.live_pipeline import LivePipeline
+from edged.device.outbound.reporter import Reporter
+from edged.device.reporting.status import StatusCollector
 from edged.device.reports import StreamStatus
 from edged.device.settings import Settings
 from edged.device.startup.recovery import DATABASES
@@ -18,12 +21,6 @@ from edged.host.systemd import Notifier
 from edged.logs import get_logger
 from edged.storage.journal.journal import Sequence
 from edged.storage.journal.last_run import write_status
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.outbound.reporter import Reporter
-    from edged.device.reporting.status import StatusCollector
 
 log = get_logger("edged.daemon")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edged import __version__
-from edged.device.promotion.summary import stored_summary
+from edged.device.events import Extension
+from edged.device.live_pipeline import LivePipeline
+from edged.device.outbound.publisher import OutboundRouter
+from edged.device.promotion.summary import StoredSummary, stored_summary
 from edged.device.reports import (
     BufferMetrics,
     BufferState,
@@ -43,12 +45,6 @@ from edged.storage.journal.journal import RunRecord
 from edged.storage.models.records import ModelRecord, Reign
 from edged.storage.models.registry import Registry
 from edged.storage.samples.reader import Counters
-
-if TYPE_CHECKING:
-    from edged.device.events import Extension
-    from edged.device.live_pipeline import LivePipeline
-    from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.promotion.summary import StoredSummary
 
 
 @dataclass(frozen=True)

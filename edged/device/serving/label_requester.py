@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.clock import Clock
+from edged.device.events import Events
 from edged.domain.events import LabelRequested
 from edged.domain.judging.predictions import Predictions
 from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
 
 MOST_VALUES = 64  # features shown in a request
 

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.device.events import Events
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.serving.prediction_messages import encode
 from edged.device.serving.predictor import Predictor
@@ -24,9 +25,6 @@ from edged.errors import ModelError
 from edged.host.systemd import Watchdog
 from edged.host.turns import Turns, TurnThreads
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
 
 log = get_logger("edged.serve")
 

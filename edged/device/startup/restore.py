@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.expert_mix import Mix, mix_of
+from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.judging.ridge_head import RidgeHead
+from edged.domain.stream.anomaly import Anomalies
 from edged.domain.stream.schema import Schema
 from edged.domain.training.guards import Budget
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.models.registry import Registry
-
-if TYPE_CHECKING:
-    from edged.domain.judging.prediction_sets import PredictionSets
-    from edged.domain.stream.anomaly import Anomalies
 
 log = get_logger("edged.remembered")
 

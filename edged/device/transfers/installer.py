@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.config import Config
+from edged.device.events import Events
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.learning.trainer_slot import StoppedRunError
+from edged.device.live_pipeline import LivePipeline
 from edged.device.startup.first_opening import FirstOpenings
 from edged.domain.events import TransferInstalled, TransferOutcome
 from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
@@ -22,10 +23,6 @@ from edged.signing import key_id
 from edged.storage.journal.transfers import Transfer, TransferPurpose, TransferStaging
 from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
 from edged.storage.models.trust import Trust
-
-if TYPE_CHECKING:
-    from edged.device.events import Events
-    from edged.device.live_pipeline import LivePipeline
 
 OUTCOMES = "transfers"  # name of the registry's value that remembers how the last transfers ended
 REMEMBERED = 32

@@ -5,10 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from edged.config import Config
 from edged.device.events import Extension
+from edged.device.learning.worker import TrainingWorker
+from edged.device.transfers.installer import TransferInstaller
 from edged.domain.events import TransferOutcome
 from edged.domain.training.message import SparseMessage
 from edged.errors import EdgedError
@@ -23,10 +25,6 @@ from edged.storage.journal.transfers import (
     TransferStaging,
     announced,
 )
-
-if TYPE_CHECKING:
-    from edged.device.learning.worker import TrainingWorker
-    from edged.device.transfers.installer import TransferInstaller
 
 MOST_WAITING = 64
 MAX_CHUNK = 1024**2

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from edged.device.ingest.ingestor import Ingestor
 from edged.device.serving.worker import ServingWorker
@@ -23,10 +24,6 @@ from edged.domain.commits.commit_group import Submission
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.observation import Seen
 from edged.errors import EdgedError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
 
 T = TypeVar("T")
 

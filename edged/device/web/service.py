@@ -22,6 +22,7 @@ from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
 from edged.device.web.app import Endpoints, Switch, application
 from edged.device.web.bridge import ServingBridge, soon
+from edged.device.web.front import WebParts
 from edged.device.web.http.authentication import Access, Tokens
 from edged.device.web.http.listener import HttpListener
 from edged.device.web.http.sockets import Sockets, names_of
@@ -35,8 +36,6 @@ from edged.storage.web_access import Pairing
 
 if TYPE_CHECKING:
     from starlette.routing import Route
-
-    from edged.device.web.front import WebParts
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 HELPERS = 2  # threads for calls that might wait for the disk

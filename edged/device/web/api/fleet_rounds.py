@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,11 +19,9 @@ from edged.device.web.http.bodies import HttpError, as_json, json_bytes, read_bo
 from edged.device.web.http.routes import UNIX, GuardedRoute
 from edged.domain.federated.messages import LARGEST_MODEL, LONGEST_LINE, M, Quality, read_received
 from edged.domain.federated.round_orders import FitRequest, TrialRequest
+from edged.domain.training.weight_coding import Weights
 from edged.errors import CorruptError, RefusedError, UnavailableError
 from edged.mqtt import weight_encoding
-
-if TYPE_CHECKING:
-    from edged.domain.training.weight_coding import Weights
 
 R = TypeVar("R")
 

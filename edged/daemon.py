@@ -129,7 +129,9 @@ def _open_device(
 ) -> Device | SeveralStreams:
     if configs[0].name:
         from edged.device.several import SeveralStreams
+        from edged.host.limits import open_many_files
 
+        open_many_files()
         return SeveralStreams(configs, path, notifier, endings)
     return Device(configs, path, notifier, endings)
 

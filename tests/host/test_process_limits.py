@@ -63,6 +63,16 @@ def test_a_limit_that_is_refused_is_a_warning(monkeypatch: pytest.MonkeyPatch) -
     assert warnings == ["idle scheduling not set: Operation not permitted"]
 
 
+def test_as_many_files_may_be_open_as_the_machine_allows() -> None:
+    program = (
+        "import resource\nfrom edged.host.limits import open_many_files\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
+        "open_many_files()\nassert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
 def test_a_memory_limit_really_limits() -> None:
     code = (
         "from edged.host.limits import apply\n"

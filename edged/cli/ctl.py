@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from edged.charts.figures import count
 from edged.cli import output
 from edged.cli.options import Stream
-from edged.domain.text import happening, runs, when
+from edged.domain.text import happening, when
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ def _summary(name: str, message: Mapping[str, Any]) -> dict[str, Any]:
         return {"drift": message["signals"]}
     if name == "state/training":
         held = "on hold" if message.get("on_hold") else ", ".join(message["waiting_for"])
-        return {"training": held or runs(message["runs"])}
+        return {"training": held or count(message["runs"], "run")}
     if name == "metrics":
         quality = next((v for k, v in message["live"].items() if k != "labelled"), None)
         running = message["training"]["running"]

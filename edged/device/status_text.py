@@ -19,7 +19,7 @@ from edged.device.reports import (
 )
 from edged.domain.commands.rules import CLOCK_SET
 from edged.domain.judging.metrics import QualityFigures
-from edged.domain.text import repeating_wins, runs, when
+from edged.domain.text import repeating_wins, when
 from edged.domain.training.trainer_messages import RunProgress
 from edged.host.vitals import BoardVitals
 from edged.storage.journal.journal import RunRecord
@@ -141,7 +141,7 @@ def drift(state: DriftStatus | None) -> str:
 
 def training(state: TrainingStatus | StoredTraining) -> str:
     """How many runs there were, how far the present one is, and what a wanted one waits for."""
-    text = runs(state.runs)
+    text = count(state.runs, "run")
     if state.progress is not None:
         text += f", running: {steps(state.progress)}"
     elif state.waiting_for:

@@ -32,15 +32,6 @@ def when(seconds: float | None) -> str:
     return NONE if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def runs(number: int) -> str:
-    """How many there were.
-
-    >>> runs(1), runs(1200)
-    ('1 run', '1,200 runs')
-    """
-    return count(number, "run")
-
-
 SHOWN = 4  # features or reasons in one line
 HIDDEN_FIELDS = ("event", "ts", "seq", "boot", "historical")
 
@@ -85,13 +76,6 @@ def _finished(said: Mapping[str, Any]) -> str:
     return text + (f", {said['error']}" if said.get("error") else "")
 
 
-def _promoted(said: Mapping[str, Any]) -> str:
-    why = "; ".join(map(str, said["reasons"]))
-    return f"Version {said['version']} promoted (parent {said['parent']}, {said['origin']})" + (
-        why and f": {why}"
-    )
-
-
 def _drifted(said: Mapping[str, Any]) -> str:
     moved = [feature["feature"] for feature in said.get("features") or ()]
     text = (
@@ -124,10 +108,6 @@ DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "stream_failed": lambda e: f"Stream {e['stream']} does not run: {e['problem']}",
     "training_started": lambda e: f"Run {e['run']} started ({e['trigger']}), {count(e['new'], 'new label')}",
     "training_finished": _finished,
-    "candidate_rejected": lambda e: f"Candidate from run {e['run']} rejected: {_brief(e['reasons'])}",
-    "candidates_refused": lambda e: f"The last {e['count']} candidates were rejected: {e['cause']}",
-    "model_promoted": _promoted,
-    "model_rolled_back": lambda e: f"Rollback from version {e['from']} to {e['to']}: {e['reason']}",
     "drift_detected": _drifted,
     "label_requested": _requested,
     "anomaly": _anomaly,

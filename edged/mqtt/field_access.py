@@ -162,11 +162,11 @@ def numbers(
     """The values as finite floats that float32 can hold; they are those of the fields `names` of `message`.
 
     Raises RejectedSampleError for the first bad value: `missing_field` for MISSING, `wrong_type` for anything
-    else but numbers, `not_finite` for what overflows.
+    else but numbers, `not_finite` for NaN and what overflows.
     """
     kinds = set(map(type, values))
-    # Text cannot spell NaN here: the parser has refused it.
-    if not kinds <= _NUMBERS or max(values) > FLOAT32_MAX or min(values) < -FLOAT32_MAX:
+    in_range = kinds <= _NUMBERS and max(values) <= FLOAT32_MAX and min(values) >= -FLOAT32_MAX
+    if not in_range or math.isnan(sum(values)):  # NaN is in no order
         raise _first_problem(values, names, message)
     return values if kinds == _FLOATS else list(map(float, values))
 
@@ -184,19 +184,6 @@ def _first_problem(
         if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
             break
     return RejectedSampleError("not_finite", f"{place} is no finite float32 number")
-
-
-def finite(features: Features) -> Features:
-    """Wrap `features` so that NaN is rejected, for formats that can spell it."""
-
-    def checked(message: Message) -> list[float]:
-        values = features(message)
-        if not math.isfinite(sum(values)):
-            at = next(i for i, value in enumerate(values) if not math.isfinite(value))
-            raise RejectedSampleError("not_finite", f"number {at} is no finite float32 number")
-        return values
-
-    return checked
 
 
 def _kind(value: Any) -> str:

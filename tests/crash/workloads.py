@@ -21,7 +21,7 @@ from edged.clock import VirtualClock
 from edged.domain.audit_chain import AuditEntry
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.labels.held_labels import HeldChange, HeldLabel
+from edged.domain.stream.sample import HeldChange, HeldLabel
 from edged.errors import StorageError
 from edged.storage.files.atomic import Disk, make_directory, publish_file
 from edged.storage.files.checksummed_json import seal as seal_json

@@ -22,7 +22,7 @@ from edged.storage.files.atomic import DISK
 from tests.fleet.senders import FLEET, Senders, base_weights
 
 if TYPE_CHECKING:
-    from edged.domain.training.weight_coding import Floats
+    from edged.domain.arrays import Floats
     from edged.storage.files.atomic import Disk
 
     MakeSite = Callable[..., "Site"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.config import MqttConfig
+from edged.domain.arrays import Floats
 from edged.domain.federated.messages import (
     DeviceState,
     FleetTopics,
@@ -18,7 +19,7 @@ from edged.domain.federated.messages import (
     RoundAnnouncement,
     UpdateHeader,
 )
-from edged.domain.training.weight_coding import Floats, code, decode
+from edged.domain.training.weight_coding import code, decode
 from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
 

@@ -13,8 +13,7 @@ from edged.device.ingest.joiner import Joiner
 from edged.device.ingest.notices import IngestNotices
 from edged.domain.commits.commit_group import CommitGroup
 from edged.domain.stream.admission import AdmissionControl
-from edged.domain.stream.observation import HoldReading
-from edged.domain.stream.sample import LabelReading, Reading
+from edged.domain.stream.sample import HoldReading, LabelReading, Reading
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.topics import matches

@@ -14,10 +14,16 @@ from edged.device.live_pipeline import LivePipeline
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.commands.tasks import Task
 from edged.domain.commits.commit_group import Submission
-from edged.domain.labels.held_labels import HeldChange, ends, label_of
-from edged.domain.stream.observation import HoldReading
+from edged.domain.labels.held_labels import ends, label_of
 from edged.domain.stream.open_classes import OpenClasses
-from edged.domain.stream.sample import LabelReading, LabelUpdate, LabelValue, StoredSample
+from edged.domain.stream.sample import (
+    HeldChange,
+    HoldReading,
+    LabelReading,
+    LabelUpdate,
+    LabelValue,
+    StoredSample,
+)
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError, RefusedError, RejectedSampleError, StorageError
 from edged.mqtt.field_access import parse_key, parse_time

@@ -15,9 +15,8 @@ from edged.device.ingest.notices import IngestNotices
 from edged.domain.commits.commit_group import CommitGroup
 from edged.domain.commits.redelivery import Packet
 from edged.domain.stream.admission import AdmissionControl
-from edged.domain.stream.observation import HoldReading, Observation, Seen
 from edged.domain.stream.refusals import RefusalMonitor
-from edged.domain.stream.sample import Batch, LabelReading, Reading, Rejected
+from edged.domain.stream.sample import Batch, HoldReading, LabelReading, Observation, Reading, Rejected, Seen
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage

@@ -12,8 +12,7 @@ from edged.domain.commits.commit_group import CommitGroup, JoinChanges
 from edged.domain.labels.held_labels import HeldLabels
 from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.joining import Joining
-from edged.domain.stream.observation import HoldReading, Seen
-from edged.domain.stream.sample import LabelReading, Reading
+from edged.domain.stream.sample import HoldReading, LabelReading, Reading, Seen
 from edged.storage.samples.log import SampleLog
 
 LOOK_SECONDS = 5.0  # between two looks for sensors that stay away

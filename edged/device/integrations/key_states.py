@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from edged.clock import Clock
 from edged.domain.home_assistant import labelling_state, prediction_state
 from edged.domain.judging.predictions import Predictions
-from edged.domain.labels.held_labels import HeldLabel, HeldLabels
+from edged.domain.labels.held_labels import HeldLabels
 from edged.domain.stream.arrivals import KeyArrivals
+from edged.domain.stream.sample import HeldLabel
 from edged.domain.stream.schema import Schema
 from edged.domain.training.message import Message
 

@@ -17,7 +17,7 @@ from edged.device.reports import StreamMetrics
 from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
-from edged.mqtt.sparkplug.edge_node import Declared, MetricSink, NodeBackend, SparkplugDevice, SparkplugNode
+from edged.mqtt.sparkplug.edge_node import Declared, Execute, SparkplugDevice, SparkplugNode
 from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING, MetricValue, SparkplugTopic
 from edged.mqtt.topics import Topics
 from edged.storage.models.registry import Registry
@@ -73,7 +73,7 @@ class StreamFigures(Extension):
     def __init__(self, inbox: CommandInbox, topics: Topics, prefix: str) -> None:
         self._inbox, self._topics, self._prefix = inbox, topics, prefix
         self._newest: bytes | None = None
-        self._sink: MetricSink | None = None
+        self._sink: SparkplugNode | SparkplugDevice | None = None
 
     def names(self, config: Config, commands: Collection[str]) -> list[str]:
         """The metrics of those `commands` that need no signature: a host of Sparkplug cannot sign."""
@@ -114,10 +114,26 @@ class NodeOfStreams:
         clock: Clock,
         metrics: Sequence[Declared] = (),
         commands: Collection[str] = (),
+        execute: Execute | None = None,
     ) -> None:
+        section = config.sparkplug
+        if section is None:
+            raise ValueError("there is no section sparkplug")
         self._registry = registry
         self._session: int | None = None
-        self.node = _node(config, clock, self, metrics, commands)
+        self.node = SparkplugNode(
+            config.mqtt,
+            client_id=f"{config.client_id}-sparkplug",
+            place=SparkplugTopic(section.group, "", section.node or config.device.id),
+            metrics=[*metrics, OF_NODE],
+            commands=commands,
+            next_session=self.next_session,
+            execute=execute,
+            clock=clock,
+            history=MAX_HISTORY,
+            aliases=section.aliases,
+        )
+        self.node.report({VERSION: __version__})
 
     def start(self) -> None:
         """Connect the edge node to its broker."""
@@ -138,9 +154,6 @@ class NodeOfStreams:
             log.warning("sparkplug_session_not_kept", problem=problem.line())
         return self._session
 
-    def execute(self, command: str) -> None:
-        """Nothing: the node itself has no commands but that for another birth."""
-
 
 class EdgeNode(NodeOfStreams, StreamFigures):
     """The only stream of a device as an edge node."""
@@ -156,12 +169,8 @@ class EdgeNode(NodeOfStreams, StreamFigures):
         clock: Clock,
     ) -> None:
         StreamFigures.__init__(self, inbox, topics, "Node Control/")
-        super().__init__(config, registry, clock, DECLARED, self.names(config, commands))
+        super().__init__(config, registry, clock, DECLARED, self.names(config, commands), self.execute)
         self._sink = self.node
-
-    def execute(self, command: str) -> None:
-        """Hand over a command, named by its metric."""
-        StreamFigures.execute(self, command)
 
 
 class StreamOfNode(StreamFigures):
@@ -183,37 +192,12 @@ class StreamOfNode(StreamFigures):
 
     def start(self) -> None:
         """Publish the birth of the stream's device, once that of the node is out."""
-        self._sink = self._device = self._node.add(self._name, DECLARED, self._commands, self)
+        self._sink = self._device = self._node.add(self._name, DECLARED, self._commands, self.execute)
 
     def stop(self) -> None:
         """Publish the death of the stream's device."""
         if self._device is not None:
             self._device.stop()
-
-
-def _node(
-    config: Config,
-    clock: Clock,
-    backend: NodeBackend,
-    metrics: Sequence[Declared],
-    commands: Collection[str],
-) -> SparkplugNode:
-    section = config.sparkplug
-    if section is None:
-        raise ValueError("there is no section sparkplug")
-    node = SparkplugNode(
-        config.mqtt,
-        client_id=f"{config.client_id}-sparkplug",
-        place=SparkplugTopic(section.group, "", section.node or config.device.id),
-        metrics=[*metrics, OF_NODE],
-        commands=commands,
-        backend=backend,
-        clock=clock,
-        history=MAX_HISTORY,
-        aliases=section.aliases,
-    )
-    node.report({VERSION: __version__})
-    return node
 
 
 def _typed(value: Any, kind: int) -> MetricValue:

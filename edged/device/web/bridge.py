@@ -22,7 +22,7 @@ from edged.device.web.http.bodies import HttpError
 from edged.device.web.limits import ANSWER_SECONDS, MAX_REQUESTS
 from edged.domain.commits.commit_group import Submission
 from edged.domain.judging.predictions import Predictions
-from edged.domain.stream.observation import Seen
+from edged.domain.stream.sample import Seen
 from edged.errors import EdgedError
 
 T = TypeVar("T")

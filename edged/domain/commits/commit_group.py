@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.commits.redelivery import Packet
-from edged.domain.labels.held_labels import HeldChange, HeldLabel
-from edged.domain.stream.observation import Seen
-from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected
+from edged.domain.stream.sample import Batch, HeldChange, HeldLabel, LabelReading, LabelUpdate, Rejected, Seen
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:

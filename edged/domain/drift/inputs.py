@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Floats, Ints
 from edged.domain.drift.signals import (
     DRIFT,
     NONE,
@@ -21,8 +21,6 @@ from edged.domain.drift.signals import (
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
 from edged.domain.json_fields import JsonObject
-
-Rows = NDArray[np.float32]
 
 FEWEST = 30  # finite readings of a feature, below which it is not tested
 
@@ -57,7 +55,7 @@ class InputRules:
 class _Feature:
     """The reference of one feature, prepared; `(n,)` readings in order of time."""
 
-    def __init__(self, values: Rows) -> None:
+    def __init__(self, values: Floats) -> None:
         finite = values[np.isfinite(values)]
         self.usable = len(finite) >= FEWEST
         if self.usable:
@@ -65,7 +63,7 @@ class _Feature:
             self._sorted = np.sort(finite)
             self.cells = Cells(self._sorted)
 
-    def distance(self, recent: Rows) -> tuple[float, float]:
+    def distance(self, recent: Floats) -> tuple[float, float]:
         """Kolmogorov-Smirnov distance from sorted readings `(m,)`, and its p-value."""
         distance = ks_distance(self._sorted, recent)
         return distance, ks_p_value(distance, len(self._sorted) / self._time, len(recent) / self._time)
@@ -108,7 +106,7 @@ class InputDrift:
         self._gathered = self._seen = 0
         self._prepared = []
 
-    def update(self, rows: Rows, offsets: NDArray[np.int64]) -> list[DriftSignal]:
+    def update(self, rows: Floats, offsets: Ints) -> list[DriftSignal]:
         """Take in rows `(n, d)` of the samples at `offsets` `(n,)`, oldest first."""
         signals, start = [], 0
         while start < len(rows):
@@ -122,7 +120,7 @@ class InputDrift:
                     signals.append(signal)
         return signals
 
-    def _gather(self, rows: Rows) -> int:
+    def _gather(self, rows: Floats) -> int:
         """Take rows into the reference; how many."""
         added = rows[: self.rules.reference - self._gathered]
         self._reference[self._gathered : self._gathered + len(added)] = added
@@ -131,7 +129,7 @@ class InputDrift:
             self._prepared = [_Feature(self._reference[:, i]) for i in range(self.features)]
         return len(added)
 
-    def _fill(self, rows: Rows) -> int:
+    def _fill(self, rows: Floats) -> int:
         """Take rows into the recent window, at most up to the next test; how many."""
         added = rows[: self.rules.stride - self._seen % self.rules.stride]
         places = (self._seen + np.arange(len(added))) % self.rules.recent
@@ -170,7 +168,7 @@ class InputDrift:
         ]
         return tuple(sorted((m for m in moved if m.level is not NONE), key=lambda m: (-m.level, -m.psi)))
 
-    def _shift(self, feature: int, distance: float, p_value: float, recent: Rows) -> FeatureShift:
+    def _shift(self, feature: int, distance: float, p_value: float, recent: Floats) -> FeatureShift:
         psi = self._prepared[feature].cells.psi(recent)
         return FeatureShift(feature, self.rules.level(p_value, psi), distance, p_value, psi)
 
@@ -200,11 +198,11 @@ class InputDrift:
         self._seen = seen
 
 
-def _encoded(rows: Rows) -> str:
+def _encoded(rows: Floats) -> str:
     return base64.b64encode(rows.astype("<f4").tobytes()).decode()
 
 
-def _decoded(text: str, features: int) -> Rows:
+def _decoded(text: str, features: int) -> Floats:
     return (
         np.frombuffer(base64.b64decode(text, validate=True), "<f4").reshape(-1, features).astype(np.float32)
     )

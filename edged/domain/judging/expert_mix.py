@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles, Floats, Ints
 from edged.domain.child_orders import MixtureOrder
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.outputs import log_likelihoods, probabilities
@@ -19,9 +19,6 @@ from edged.domain.stream.open_classes import OpenClasses
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import pad
 from edged.errors import CorruptError, RefusedError
-
-if TYPE_CHECKING:
-    Floats = NDArray[np.float32]
 
 FIRST = 1.4  # sum of the first weights: what learned smoothed labels is less sure than it is right
 EXPERT_HALVED = 100  # labels after which the first step is halved
@@ -51,7 +48,7 @@ class ChangeMix:
         self.labels = 0
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Doubles:
         """Return the share of the model in each target's answer, `(targets,)`."""
         return self._shares
 
@@ -117,7 +114,7 @@ class ExpertMix:
         self.head = head
 
     @property
-    def weights(self) -> NDArray[np.float64]:
+    def weights(self) -> Doubles:
         """The weights `(k,)`; empty before the first mixture."""
         return self._weights
 
@@ -126,7 +123,7 @@ class ExpertMix:
         weights = self._for(experts.shape[1])
         return np.asarray(weights.astype(np.float32) @ experts)
 
-    def update(self, experts: Floats, y: NDArray[np.int64]) -> None:
+    def update(self, experts: Floats, y: Ints) -> None:
         """Learn from class indices `y` `(n,)` of rows of which the experts had said `experts` `(n, k, c)`."""
         weights = self._for(experts.shape[1])
         for said, label in zip(experts, y.tolist(), strict=True):
@@ -143,7 +140,7 @@ class ExpertMix:
         """Return the present weight of each of so many experts."""
         return tuple(self._for(experts).tolist())
 
-    def _for(self, experts: int) -> NDArray[np.float64]:
+    def _for(self, experts: int) -> Doubles:
         """The weights; of another number of experts nothing is known."""
         if len(self._weights) != experts:
             self._weights, self.labels = np.full(experts, FIRST / experts), 0

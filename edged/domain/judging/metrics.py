@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles, Flags
 from edged.domain.json_fields import JsonObject
 from edged.domain.stream.schema import Schema
 from edged.domain.training.message import Message
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class QualityFigures(Message):
         return super().from_json({"repeated": None, **given, **kind, "sets": "coverage" in given})
 
 
-def classification(y: Array, predicted: Array, classes: int) -> dict[str, float]:
+def classification(y: Doubles, predicted: Doubles, classes: int) -> dict[str, float]:
     """Accuracy, balanced accuracy (mean recall) and Cohen's kappa of class indices `(n,)`.
 
     >>> classification(np.array([0., 1., 1.]), np.array([0., 1., 0.]), 2)["accuracy"]
@@ -72,7 +71,7 @@ def classification(y: Array, predicted: Array, classes: int) -> dict[str, float]
     }
 
 
-def calibration_error(confidence: Array, right: NDArray[np.bool_], bins: int = 15) -> float:
+def calibration_error(confidence: Doubles, right: Flags, bins: int = 15) -> float:
     """Expected calibration error: mean distance of confidence `(n,)` from the share that is right, by bins.
 
     >>> calibration_error(np.array([0.75, 0.75]), np.array([True, False]))
@@ -83,7 +82,7 @@ def calibration_error(confidence: Array, right: NDArray[np.bool_], bins: int = 1
     return float(np.abs(gaps).sum() / max(1, len(confidence)))
 
 
-def regression(y: Array, predicted: Array) -> dict[str, float]:
+def regression(y: Doubles, predicted: Doubles) -> dict[str, float]:
     """Mean absolute error, root mean squared error and R2 of values `(n,)` or `(n, k)`."""
     if len(y) == 0:
         return {"mae": float("nan"), "rmse": float("nan"), "r2": float("nan")}
@@ -96,7 +95,7 @@ def regression(y: Array, predicted: Array) -> dict[str, float]:
     }
 
 
-def detection(y: Array, score: Array, alarm: NDArray[Any]) -> dict[str, float]:
+def detection(y: Doubles, score: Doubles, alarm: NDArray[Any]) -> dict[str, float]:
     """Area under the ROC curve of `score` `(n,)` and F1 of `alarm` `(n,)` against anomalies `y != 0`."""
     positive = y != 0
     hits = float((positive & (alarm != 0)).sum())
@@ -104,7 +103,7 @@ def detection(y: Array, score: Array, alarm: NDArray[Any]) -> dict[str, float]:
     return {"auroc": float(placements(y, score).mean()), "f1": f1}
 
 
-def placements(y: Array, score: Array) -> Array:
+def placements(y: Doubles, score: Doubles) -> Doubles:
     """A value of each row `(n,)`, whose mean is the area under the ROC curve of `score` against `y != 0`.
 
     The share of rows of the other kind on the right side of a score, ties counted half, centred and weighted
@@ -126,7 +125,7 @@ def placements(y: Array, score: Array) -> Array:
     return found
 
 
-def score(schema: Schema, y: Array, predicted: Array) -> dict[str, float]:
+def score(schema: Schema, y: Doubles, predicted: Doubles) -> dict[str, float]:
     """The metric of the stream's task for targets and answers `(n, w)`."""
     if schema.task == "classify":
         return classification(y[:, 0], predicted[:, 0], len(schema.classes))

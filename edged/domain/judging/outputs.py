@@ -9,12 +9,10 @@ from __future__ import annotations
 from math import exp, log
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles, Floats
 from edged.domain.model_files import FLOOR
 from edged.domain.stream.schema import Schema
-
-Floats = NDArray[np.float32]
 
 FEW = 16  # values of a single row, up to which it is computed faster without arrays
 
@@ -35,7 +33,7 @@ def probabilities(raw: Floats) -> Floats:
     return np.asarray(shifted, np.float32)
 
 
-def log_likelihoods(raw: Floats | NDArray[np.float64]) -> Floats:
+def log_likelihoods(raw: Floats | Doubles) -> Floats:
     """log(p + 1e-4) of each class less its mean over the classes, `(n, c)`, of logits as above."""
     c = raw.shape[1]
     if len(raw) == 1 < c <= FEW:
@@ -62,7 +60,7 @@ def answers(schema: Schema, raw: Floats) -> Floats:
     return np.asarray(best, np.float32).reshape(-1, 1)
 
 
-def errors(schema: Schema, answer: Floats, y: Floats, scale: Floats | None = None) -> NDArray[np.float64]:
+def errors(schema: Schema, answer: Floats, y: Floats, scale: Floats | None = None) -> Doubles:
     """Error of each row, `(n,)`: 0 or 1 for classes, mean absolute error over the targets otherwise.
 
     `scale` `(targets,)` weights the targets, so that none counts for more because of its unit.

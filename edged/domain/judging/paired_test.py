@@ -8,8 +8,8 @@ from math import erfc, exp, lgamma, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles, Flags, Ints
 from edged.domain.protocols import Holdout, PlacedHoldout
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.quantiles import quantiles
@@ -17,7 +17,6 @@ from edged.domain.stream.sample import Window
 from edged.domain.stream.schema import Task
 
 if TYPE_CHECKING:
-    Errors = NDArray[np.float64]
     from edged.domain.stream.windowing import WindowRules
 
 EXACT = 1000  # pairs that differ, up to which the binomial distribution is summed up
@@ -48,7 +47,7 @@ class PairedComparison:
     champion: float
 
 
-def compare(task: Task, candidate: Errors, champion: Errors) -> PairedComparison:
+def compare(task: Task, candidate: Doubles, champion: Doubles) -> PairedComparison:
     """Compare errors `(n,)`, n > 0: McNemar's exact test for classes, a seeded paired bootstrap for values.
 
     >>> found = compare("classify", np.array([0.0, 0, 0, 0]), np.array([1.0, 1, 1, 0]))
@@ -98,7 +97,7 @@ def _log_choose(n: int, k: int) -> float:
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
 
 
-def bootstrap(difference: Errors) -> tuple[float, float]:
+def bootstrap(difference: Doubles) -> tuple[float, float]:
     """P-values that the mean of paired differences `(n,)` is below 0, and above, from `RESAMPLES` resamples.
 
     Source: B. Efron, R. Tibshirani: An introduction to the bootstrap (1993), chapter 16; counted with the
@@ -113,7 +112,7 @@ def bootstrap(difference: Errors) -> tuple[float, float]:
     return above / (RESAMPLES + 1), below / (RESAMPLES + 1)
 
 
-def block_bootstrap(difference: NDArray[np.float64]) -> tuple[float, float]:
+def block_bootstrap(difference: Doubles) -> tuple[float, float]:
     """95 % interval of the mean of `difference` `(n,)`, for errors that come in bursts.
 
     Whole blocks of consecutive rows are drawn, so that neighbours which err together stay together.
@@ -136,7 +135,7 @@ def block_bootstrap(difference: NDArray[np.float64]) -> tuple[float, float]:
 # ---- rows that do not overlap --------------------------------------------------------------------
 
 
-def apart(keys: NDArray[np.int64], places: NDArray[np.int64], block: int) -> NDArray[np.bool_]:
+def apart(keys: Ints, places: Ints, block: int) -> Flags:
     """Choose windows `(n,)` bool, so that of each key none is closer than `block` to another.
 
     The paired test takes samples to be independent. One of each block of windows that overlap is kept, the
@@ -175,7 +174,7 @@ class NonOverlappingHoldout:
         """Read a sample of those before a position, spread evenly."""
         return self._thinned(self._holdout.older_holdout(limit, before_seq))
 
-    def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def places(self, offsets: Ints) -> tuple[Ints, Ints]:
         """Keys and places of samples, as `apart` takes them."""
         return self._holdout.places(offsets)
 

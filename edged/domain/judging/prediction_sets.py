@@ -15,17 +15,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from math import exp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles, Flags, Floats
 from edged.domain.json_fields import JsonObject
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError
-
-if TYPE_CHECKING:
-    Floats = NDArray[np.float32]
 
 ROWS = 200  # newest rows whose probabilities, or errors, a threshold is drawn from
 FEWEST = 20  # errors of values, before which there is no interval
@@ -59,18 +57,18 @@ class Promise:
         return self.sets.dtype == bool
 
     @property
-    def made(self) -> NDArray[np.bool_]:
+    def made(self) -> Flags:
         """Rows `(n,)` with a set: before there are labels, values have no intervals."""
         return np.asarray(np.isfinite(self.expected).all(axis=1))
 
     @property
-    def undecided(self) -> NDArray[np.bool_]:
+    def undecided(self) -> Flags:
         """Rows `(n,)` whose set is not a single class; of values none."""
         if not self.of_classes:
             return np.zeros(len(self.sets), bool)
         return np.asarray(self.made & (self.sets.sum(axis=1) != 1))
 
-    def covers(self, y: Floats) -> NDArray[np.bool_]:
+    def covers(self, y: Floats) -> Flags:
         """Return which sets contain the labels `y` `(n, targets)`: `(n, targets)`; no set has a new class."""
         if self.of_classes:
             last = self.sets.shape[1] - 1
@@ -120,7 +118,7 @@ class MissAccount:
         self.sums[0] = now = max(-MOST, min(MOST, before + more))
         self.misses += now - before
 
-    def restore(self, sums: NDArray[np.float64], lasting: float) -> None:
+    def restore(self, sums: Doubles, lasting: float) -> None:
         """Go on from these."""
         self.sums, self.lasting, self.misses = sums, lasting, float(sums @ FADING)
 
@@ -172,7 +170,7 @@ class PredictionSets:
         sets[finite], expected[finite] = some, expected_of_some
         return Promise(self.coverage, sets, expected)
 
-    def learn(self, promise: Promise, answers: Floats, y: Floats) -> NDArray[np.bool_]:
+    def learn(self, promise: Promise, answers: Floats, y: Floats) -> Flags:
         """Learn labels `y` `(n, targets)` of predictions `answers` `(n, targets)`.
 
         Returns `(m, targets)`: of those that were promised, which sets contained the label.

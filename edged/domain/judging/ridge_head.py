@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles, Floats, Ints
 from edged.domain.child_orders import LinearHead
 from edged.domain.judging.outputs import log_likelihoods, probabilities
 from edged.domain.stream.schema import Schema
-
-if TYPE_CHECKING:
-    Floats = NDArray[np.float32]
-    Doubles = NDArray[np.float64]
 
 SELDOM = 8000  # labels from which on a solution is not for a twentieth more of them, but for 400
 LARGEST = 512  # columns: what is solved takes their square in memory, and their cube in time
@@ -148,7 +143,7 @@ class RidgeHead:
         logits *= self._sharpness
         return log_likelihoods(logits)
 
-    def answers(self, x: Floats, left_out: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def answers(self, x: Floats, left_out: Ints | None = None) -> Ints:
         """The most probable class of each row `(n, d)`, `(n,)`; -1 where nothing is known yet.
 
         Of rows that were learned as classes `left_out` `(n,)`, each answer is that of a head that has learned
@@ -180,7 +175,7 @@ class RidgeHead:
 
     # ---- learning --------------------------------------------------------------------------
 
-    def learn(self, x: Floats, y: NDArray[np.int64]) -> None:
+    def learn(self, x: Floats, y: Ints) -> None:
         """Learn rows `(n, d)` of classes `y` `(n,)`, oldest first; those that are not finite are left out."""
         rows = x[:, : self.columns].astype(np.float64)
         usable = np.isfinite(rows).all(axis=1) & (y >= 0) & (y < self.classes)
@@ -196,7 +191,7 @@ class RidgeHead:
         if grown or self.answerable > before or (self._counts[y] <= YOUNG).any():
             self._solve()
 
-    def _add(self, rows: Doubles, y: NDArray[np.int64]) -> None:
+    def _add(self, rows: Doubles, y: Ints) -> None:
         n = len(rows)
         share = 0.5 ** (np.arange(n)[::-1] / HALF_LIFE)
         long = np.concatenate([np.ones((n, 1)), rows - self._origin], axis=1)
@@ -245,7 +240,7 @@ class RidgeHead:
         left[np.diag_indices_from(left)] += self._penalty
         return left
 
-    def _sharpen(self, rows: Doubles, y: NDArray[np.int64]) -> None:
+    def _sharpen(self, rows: Doubles, y: Ints) -> None:
         """Move the sharpness to where new labels are likelier, by their scores before they are learned."""
         solution = self._solution
         if solution is None or not solution.ready:

@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from edged.domain.stream.observation import HoldReading
-from edged.domain.stream.sample import LabelValue, Reading
+from edged.domain.stream.sample import HeldChange, HeldLabel, HoldReading, LabelValue, Reading
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.value_words import MISSING_WORDS, number_of
 from edged.errors import RejectedSampleError
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLabel:
-    """A label, and since when it holds (Unix seconds)."""
-
-    label: LabelValue
-    since: float
-
-
-@dataclass(frozen=True, slots=True)
-class HeldChange:
-    """Change by a command of the label that holds for a key.
-
-    `before` and `after` it, at `ts` (Unix seconds); None for no label. `undoes` is the number of the change
-    that it takes back.
-    """
-
-    command: str
-    key: str
-    ts: float
-    before: HeldLabel | None
-    after: HeldLabel | None
-    undoes: int | None = None
-
-
 class HeldLabels:
     """The labels that hold now, by key.
 
-    >>> from edged.domain.stream.observation import HoldReading
+    >>> from edged.domain.stream.sample import HoldReading
     >>> from edged.domain.stream.sample import Reading
     >>> held = HeldLabels()
     >>> held.hold(HoldReading("pump", 1.0), 10.0)

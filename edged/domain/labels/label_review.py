@@ -13,21 +13,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles, Flags, Floats, Ints
 from edged.domain.judging.outputs import probabilities
 from edged.domain.protocols import Throttle
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.quantiles import quantiles
 from edged.errors import TrainingError
-
-if TYPE_CHECKING:
-    Floats = NDArray[np.float32]
-    Doubles = NDArray[np.float64]
-    Ids = NDArray[np.int64]
 
 FEATURES = 250  # random features of the measured values, and as many of all inputs
 PENALTY = 10.0  # of weights of standardised features
@@ -49,9 +43,9 @@ class ReviewedLabels:
 
     p: Floats
     scores: Doubles
-    judged: NDArray[np.bool_]
+    judged: Flags
 
-    def suspicion(self, y: Ids) -> Doubles:
+    def suspicion(self, y: Ints) -> Doubles:
         """log(p of the likeliest other class / p of the label), `(n,)`; −inf where nothing can be said."""
         rows = np.arange(len(y))
         own, others = self.p[rows, y].astype(np.float64), self.p.astype(np.float64)
@@ -61,7 +55,7 @@ class ReviewedLabels:
 
 
 def review(
-    x: Floats, y: Ids, classes: int, measured: int, throttle: Throttle | None = None
+    x: Floats, y: Ints, classes: int, measured: int, throttle: Throttle | None = None
 ) -> ReviewedLabels | None:
     """Judge labels `y` `(n,)` of rows `x` `(n, d)`, oldest first; None where there are too few.
 
@@ -81,7 +75,7 @@ def review(
 class _LeaveOneOut:
     """Answers about each row by fits on the others; see `review`."""
 
-    def __init__(self, x: Floats, y: Ids, classes: int, measured: int, throttle: Throttle | None) -> None:
+    def __init__(self, x: Floats, y: Ints, classes: int, measured: int, throttle: Throttle | None) -> None:
         self._x, self._y, self._classes, self._measured = x, y, classes, measured
         self._throttle = throttle
         self._centre, self._scale, self._low, self._high = _units(x)
@@ -171,7 +165,7 @@ def _normal(draw: SeededRng, rows: int, columns: int) -> Floats:
     return made.reshape(rows, columns).astype(np.float32)
 
 
-def _sharpness(scores: Doubles, y: Ids) -> float:
+def _sharpness(scores: Doubles, y: Ints) -> float:
     """The factor of scores `(n, c)` under which labels `(n,)` are likeliest (Newton's method)."""
     factor, own = 5.0, scores[np.arange(len(y)), y]
     for _ in range(STEPS):
@@ -188,7 +182,7 @@ def _sharpness(scores: Doubles, y: Ids) -> float:
 # ---- the map -----------------------------------------------------------------------------------
 
 
-def drawn(y: Ids, most: int) -> Ids:
+def drawn(y: Ints, most: int) -> Ints:
     """At most `most` places in `y` `(n,)`, rising: as many of each class as can be, evenly over its labels.
 
     >>> drawn(np.array([0] * 98 + [1] * 2), 6).tolist()

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.stream.observation import Observation
-from edged.domain.stream.sample import LabelValue, Reading
+from edged.domain.stream.sample import LabelValue, Observation, Reading
 
 MOST_KEYS = 10_000
 AWAY_AFTER = 20  # samples in a row without a value, after which its sensor is reported
@@ -86,7 +85,7 @@ class SensorAbsence:
 class Joining:
     """Makes samples of observations, all keys of a stream; of very many those that were heard last.
 
-    >>> from edged.domain.stream.observation import Observation
+    >>> from edged.domain.stream.sample import Observation
     >>> joining = Joining(JoinRules((FeatureRule("a"), FeatureRule("b")), trigger=1))
     >>> joining.accept(Observation("k", [(0, 5.0)]), 1.0), joining.accept(Observation("k", [(1, 6.0)]), 2.0)
     ([], [Reading(key='k', values=[5.0, 6.0], ts=2.0, label=None, id=None, refused_label=None)])

@@ -6,15 +6,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Floats
 from edged.errors import RefusedError, RejectedSampleError
-
-if TYPE_CHECKING:
-    Floats = NDArray[np.float32]
 
 REMOVED = -1
 LONGEST = 100  # letters of a name

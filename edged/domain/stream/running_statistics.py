@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+from edged.domain.arrays import Doubles, Floats
 
 FAR = 10.0  # standard deviations from the mean beyond which a value counts as one that is just so far
 ENOUGH = 20  # rows for which that can be said
@@ -20,7 +19,11 @@ class RunningMoments:
     """
 
     def __init__(
-        self, half_life: float, mean: Vector | None = None, square: Vector | None = None, weight: float = 0.0
+        self,
+        half_life: float,
+        mean: Doubles | None = None,
+        square: Doubles | None = None,
+        weight: float = 0.0,
     ) -> None:
         self.half_life = half_life
         self.mean = None if mean is None else np.asarray(mean, np.float64)
@@ -28,14 +31,12 @@ class RunningMoments:
         self.weight = weight
 
     @classmethod
-    def of_scale(
-        cls, half_life: float, mean: NDArray[np.float32], scale: NDArray[np.float32]
-    ) -> RunningMoments:
+    def of_scale(cls, half_life: float, mean: Floats, scale: Floats) -> RunningMoments:
         """Fully formed statistics from a graph's `mean` and `scale` (1/std)."""
         centre = mean.astype(np.float64)
         return cls(half_life, centre, 1.0 / np.maximum(scale.astype(np.float64), 1e-12) ** 2 + centre**2, 1.0)
 
-    def update(self, x: NDArray[np.float32]) -> None:
+    def update(self, x: Floats) -> None:
         """Take in rows `(n, d)`; rows with NaN or infinity do not count."""
         rows = x[np.isfinite(x).all(axis=1)].astype(np.float64)
         if len(rows) == 0:
@@ -51,7 +52,7 @@ class RunningMoments:
         self.square += (square - self.square) * (share / total)
         self.weight = total
 
-    def _bounded(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _bounded(self, rows: Doubles) -> Doubles:
         """The rows with values no further from the mean than `FAR`; of constant features and few rows all."""
         if self.mean is None or self.square is None or self.weight < 1.0 - 0.5 ** (ENOUGH / self.half_life):
             return rows
@@ -60,7 +61,7 @@ class RunningMoments:
         far = np.where(known, FAR * deviation, np.inf)
         return np.clip(rows, self.mean - far, self.mean + far)
 
-    def scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def scale(self) -> tuple[Floats, Floats]:
         """`(mean, 1/std)`, each `(d,)` float32; a constant feature has scale 1."""
         if self.mean is None or self.square is None:
             raise ValueError("no rows have been seen")
@@ -70,12 +71,12 @@ class RunningMoments:
         return self.mean.astype(np.float32), scale.astype(np.float32)
 
 
-def fitted(mean: NDArray[np.float32], scale: NDArray[np.float32]) -> bool:
+def fitted(mean: Floats, scale: Floats) -> bool:
     """Whether a graph's statistics are more than the identity that it was built with."""
     return bool((mean != 0).any() or (scale != 1).any())
 
 
-def scale_of(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def scale_of(values: Floats) -> tuple[Floats, Floats]:
     """`(mean, 1/std)` of the columns of `(n, k)`, each `(k,)` float32; a constant one has scale 1."""
     deviation = values.std(axis=0)
     unit = np.where(deviation > 1e-12, 1.0 / np.maximum(deviation, 1e-12), 1.0)

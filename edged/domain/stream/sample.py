@@ -1,4 +1,4 @@
-"""Samples and labels, one by one and as batches of columns."""
+"""What messages say, samples and labels, one by one and as batches of columns."""
 
 from __future__ import annotations
 
@@ -43,6 +43,64 @@ class LabelReading:
     key: str | None = None
     ts: float | None = None
     source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Values of some features of a key.
+
+    `values` are pairs of a position among the features that messages bring and a number, NaN for one that the
+    sensor says is missing; `ts` is Unix time in seconds, None when the message carries none.
+    """
+
+    key: str
+    values: list[tuple[int, float]]
+    ts: float | None = None
+    label: LabelValue | None = None
+    id: str | None = None
+    refused_label: str | None = None  # why the label of the message was not taken
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLabel:
+    """A label, and since when it holds (Unix seconds)."""
+
+    label: LabelValue
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldChange:
+    """Change by a command of the label that holds for a key.
+
+    `before` and `after` it, at `ts` (Unix seconds); None for no label. `undoes` is the number of the change
+    that it takes back.
+    """
+
+    command: str
+    key: str
+    ts: float
+    before: HeldLabel | None
+    after: HeldLabel | None
+    undoes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldReading:
+    """A label that holds for all samples of a key from `ts` on, until the next; None ends it.
+
+    `command` says so, where that can be undone; `undoing` is a change that a command takes back instead.
+    """
+
+    key: str
+    label: LabelValue | None
+    ts: float | None = None
+    command: str | None = None
+    undoing: HeldChange | None = None
+
+
+Seen = Reading | Observation | LabelReading | HoldReading
+"""What a message says."""
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Floats
 from edged.domain.stream.sample import LabelValue, Reading
-
-if TYPE_CHECKING:
-    Row = NDArray[np.float32]
 
 SNAP = 1e-3  # of a period: a reading this near to a moment of the grid is the row of that moment
 
@@ -52,7 +49,7 @@ class WindowHead:
     """
 
     ts: float
-    x: Row
+    x: Floats
     label: LabelValue | None
     anchor: float
     next: int
@@ -66,7 +63,7 @@ class OpenWindowRow:
     """A row of an open window: its key, channels `(c,)` and label."""
 
     key: str
-    x: Row
+    x: Floats
     label: LabelValue | None
 
 
@@ -187,7 +184,7 @@ class Windowing:
         self.windows += len(made)
         return made
 
-    def _line(self, key: str, ts: float, x: Row) -> _Line:
+    def _line(self, key: str, ts: float, x: Floats) -> _Line:
         line = self._lines.pop(key, None)
         if line is None:
             line = _Line(self.rules, self._channels, WindowHead(ts, x, None, ts, 0, 0, 0, self.rules.rate))
@@ -216,7 +213,7 @@ class Windowing:
         line.begin(ts)
         return True
 
-    def _add(self, line: _Line, key: str, row: Row) -> tuple[Row, LabelValue | None] | None:
+    def _add(self, line: _Line, key: str, row: Floats) -> tuple[Floats, LabelValue | None] | None:
         """Put one row behind the others, with the label that waits for it; the window that it completes."""
         label, line.label = line.label, None
         if line.skip:
@@ -257,12 +254,12 @@ class _Line:
         self._labels, self.numbers, self.late, self.label = [], [], 0, None
         self.anchor, self.next, self.skip = ts, 0, 0
 
-    def append(self, number: int, row: Row, label: LabelValue | None) -> None:
+    def append(self, number: int, row: Floats, label: LabelValue | None) -> None:
         self._rows[len(self.numbers)] = row
         self._labels.append(label)
         self.numbers.append(number)
 
-    def rows_upto(self, ts: float, x: Row) -> Iterator[tuple[float, Row]]:
+    def rows_upto(self, ts: float, x: Floats) -> Iterator[tuple[float, Floats]]:
         """Moments and rows after the last one, up to a reading."""
         rate = self._rules.rate
         if rate is None or self.next == 0:
@@ -286,7 +283,7 @@ class _Line:
         if label is not None:
             self.label = label
 
-    def window(self) -> tuple[Row, LabelValue | None]:
+    def window(self) -> tuple[Floats, LabelValue | None]:
         """All rows as one vector, and the label of them."""
         return self._rows.reshape(-1).copy(), chosen(self._labels, self._rules.label)
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles, Flags, Floats, Ints
 from edged.domain.protocols import StoredRows
 from edged.domain.stream.sample import Window
+from edged.domain.training.replay import BatchMix
 from edged.errors import NoDataError
-
-if TYPE_CHECKING:
-    from edged.domain.training.replay import BatchMix, Ids
 
 SOURCE_SHARE = 0.25  # of the rows that any source may give
 SOURCE_TIMES = 2.0  # times its usual share that it may
@@ -27,8 +26,8 @@ class Remembered:
     """Samples that are learned from again: their rows, and which of them each memory holds, by offset."""
 
     rows: Window
-    recent: Ids
-    reservoir: Ids
+    recent: Ints
+    reservoir: Ints
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class LabelForm:
     loss: str
     outputs: int
 
-    def of(self, y: NDArray[np.float32]) -> NDArray[Any]:
+    def of(self, y: Floats) -> NDArray[Any]:
         """Return labels `(n, targets)` in this form.
 
         `(n,)` int64 for cross-entropy; for bce_with_logits with several outputs one-hot `(n, outputs)`.
@@ -73,11 +72,11 @@ class BatchPool:
             ~is_new & np.isin(self.offsets, remembered.recent),
             ~is_new & np.isin(self.offsets, remembered.reservoir),
         )
-        self._codes: NDArray[np.int64] | None = None
+        self._codes: Ints | None = None
         self._share = 1.0
         self.exclude(excluded)
 
-    def cap(self, codes: NDArray[np.int64], share: float) -> None:
+    def cap(self, codes: Ints, share: float) -> None:
         """Let no key be expected to fill more than `share` of a batch; `codes` `(n,)` name the keys."""
         self._codes, self._share = codes, share
         self._weigh()
@@ -90,7 +89,7 @@ class BatchPool:
             raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
         self._weigh()
 
-    def draw(self, batch: int, mix: BatchMix, rng: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, batch: int, mix: BatchMix, rng: np.random.Generator) -> Ints:
         """Rows of a batch, drawn with replacement, so that short windows still fill it."""
         counts = mix.counts(batch, *(len(places) for places in self._places))
         drawn = []
@@ -104,7 +103,7 @@ class BatchPool:
     def _weigh(self) -> None:
         self._edges = [self._edges_of(places) for places in self._places]
 
-    def _edges_of(self, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    def _edges_of(self, rows: Ints) -> Doubles | None:
         """Return where each row's stretch ends; None where all stretches are equal."""
         if len(rows) == 0 or self._codes is None:
             return None
@@ -112,7 +111,7 @@ class BatchPool:
         return None if shares is None else np.cumsum(shares)
 
 
-def capped(codes: NDArray[np.int64], share: float) -> NDArray[np.float64] | None:
+def capped(codes: Ints, share: float) -> Doubles | None:
     """With which probability each row is drawn, so that no key is expected to fill more than `share`.
 
     What the largest keys give up goes to the others in proportion. With so few keys that the cap could
@@ -151,7 +150,7 @@ class RowCache:
         self._held: Window | None = None
         self._relabelled = -1
 
-    def rows(self, offsets: Ids, relabelled: int) -> Window:
+    def rows(self, offsets: Ints, relabelled: int) -> Window:
         """The rows of these rising offsets that are there.
 
         `relabelled` counts labels that replaced an earlier one: all are read again when it has changed.
@@ -168,7 +167,7 @@ class RowCache:
         return held
 
 
-def codes_of(keys: Iterable[str | None]) -> Ids:
+def codes_of(keys: Iterable[str | None]) -> Ints:
     """A number for each key, equal ones for equal keys, from 0 as they come; -1 for None.
 
     >>> codes_of(["a", "b", None, "a"]).tolist()
@@ -181,7 +180,7 @@ def codes_of(keys: Iterable[str | None]) -> Ids:
 # ---- sources of labels ---------------------------------------------------------------------------
 
 
-def within_shares(sources: NDArray[np.int64], usual: Mapping[int, int]) -> NDArray[np.bool_]:
+def within_shares(sources: Ints, usual: Mapping[int, int]) -> Flags:
     """Choose labels `(n,)` bool, so that no source gives far more than its usual share.
 
     `sources` `(n,)` are numbers, 0 for one that is not known, which is not bounded; `usual` are the labels

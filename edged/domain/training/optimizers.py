@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Doubles
 from edged.domain.training.message import Message
 from edged.errors import ConfigError
 
@@ -34,8 +34,6 @@ PERIOD = 1 + int(2 * math.log(LARGEST_SCALE) / -math.log(BETA2))
 # Updates after which what is left of moments without gradients is taken for 0.
 SWEEP = 128
 SMALLEST_SIZE = 1e-30
-
-Doubles = NDArray[np.float64]
 
 
 def misfit(optimizers: Iterable[str], options: Mapping[str, float | None]) -> str:

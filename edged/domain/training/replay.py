@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edged.domain.arrays import Ints
 from edged.domain.json_fields import JsonObject
-
-Ids = NDArray[np.int64]
 
 
 class Reservoir:
@@ -20,12 +18,12 @@ class Reservoir:
     [0, 1]
     """
 
-    def __init__(self, capacity: int, ids: Ids | None = None, seen: int = 0) -> None:
+    def __init__(self, capacity: int, ids: Ints | None = None, seen: int = 0) -> None:
         self.capacity = capacity
-        self.ids: Ids = np.empty(0, np.int64) if ids is None else np.asarray(ids, np.int64)[:capacity]
+        self.ids: Ints = np.empty(0, np.int64) if ids is None else np.asarray(ids, np.int64)[:capacity]
         self.seen = max(seen, len(self.ids))
 
-    def add(self, ids: Ids, rng: np.random.Generator) -> None:
+    def add(self, ids: Ints, rng: np.random.Generator) -> None:
         """Offer new ids, oldest first."""
         if self.capacity == 0:
             return
@@ -54,7 +52,7 @@ class Recent:
     """The newest samples that were learned, oldest first.
 
     A reservoir forgets the order of time: after a change most of it is of the world before. This short
-    memory is all of the world now. Ids count samples, so where few of them get labels it holds fewer: none
+    memory is all of the world now. Ints count samples, so where few of them get labels it holds fewer: none
     that came more than `SPAN` times its capacity before the newest, but for a tenth of the capacity.
 
     >>> recent = Recent(2)
@@ -67,11 +65,11 @@ class Recent:
     [190, 5000]
     """
 
-    def __init__(self, capacity: int, ids: Ids | None = None) -> None:
+    def __init__(self, capacity: int, ids: Ints | None = None) -> None:
         self.capacity = capacity
-        self.ids: Ids = _last(np.empty(0, np.int64) if ids is None else np.asarray(ids, np.int64), capacity)
+        self.ids: Ints = _last(np.empty(0, np.int64) if ids is None else np.asarray(ids, np.int64), capacity)
 
-    def add(self, ids: Ids) -> None:
+    def add(self, ids: Ints) -> None:
         """Take in new ids, oldest first."""
         kept = _last(np.concatenate([self.ids, ids]), self.capacity)
         if len(kept):
@@ -85,8 +83,8 @@ class Recent:
         self.ids = _last(self.ids, count)
 
 
-def _last(ids: Ids, count: int) -> Ids:
-    kept: Ids = ids[max(0, len(ids) - count) :].copy()
+def _last(ids: Ints, count: int) -> Ints:
+    kept: Ints = ids[max(0, len(ids) - count) :].copy()
     return kept
 
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.arrays import Floats
 from edged.errors import CorruptError, ModelError
 
-Floats = NDArray[np.float32]
 Weights = dict[str, Floats]
 Dtype = Literal["float32", "int8"]
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edged.domain.arrays import Floats
 from edged.domain.federated.messages import RoundAnnouncement, RoundSettings, UpdateHeader
-from edged.domain.training.weight_coding import Coded, Floats
+from edged.domain.training.weight_coding import Coded
 from edged.errors import CorruptError, RejectedUpdateError
 from edged.fleet.rules.layout import EncodedUpdate, Layout
 from edged.mqtt.weight_encoding import unpack_coded

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edged.domain.training.weight_coding import Floats
+from edged.domain.arrays import Floats
 from edged.errors import NoDataError
 from edged.fleet.config import ReduceSection
 from edged.fleet.rules.layout import Doubles, EncodedUpdate, Layout

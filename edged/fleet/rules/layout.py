@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.training.weight_coding import Coded, Floats, Weights
+from edged.domain.arrays import Floats
+from edged.domain.training.weight_coding import Coded, Weights
 from edged.errors import CorruptError
 
 Doubles = NDArray[np.float64]

@@ -14,8 +14,7 @@ from edged.clock import Clock
 from edged.config import StreamConfig
 from edged.config.formats import OBJECTS
 from edged.domain.protocols import MessagePublisher
-from edged.domain.stream.observation import HoldReading
-from edged.domain.stream.sample import LabelReading
+from edged.domain.stream.sample import HoldReading, LabelReading
 from edged.mqtt.codecs import parsers
 from edged.mqtt.codecs.labels import LabelTopicCodec
 from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, Parse
@@ -55,7 +54,7 @@ def sample_codec(
 
         codec = JoinedCodec(stream, parsers.parse_lenient if stream.codec == "json" else parser_of(stream))
     elif stream.codec in OBJECTS:
-        codec = ObjectCodec(stream, parser_of(stream), text=stream.codec not in _MAPS)
+        codec = ObjectCodec(stream, parser_of(stream))
     else:
         module, name = _PLACES[stream.codec]
         codec = getattr(import_module(f"edged.mqtt.codecs.{module}"), name)(stream, **more)

@@ -36,7 +36,7 @@ class CsvCodec:
         self._delimiter = {"tab": "\t"}.get(stream.delimiter, stream.delimiter)
         self._columns = [(name, count, _reader(stream, name)) for name, count in columns_of(stream)]
         self._width = sum(count for _, count, _ in self._columns)
-        self._reading = ReadingFields(stream, text=True).reading
+        self._reading = ReadingFields(stream).reading
 
     def decode(self, topic: str, payload: bytes) -> Decoded:
         """The reading in a line, or the readings in several.

@@ -13,8 +13,7 @@ from typing import Any
 
 from edged.config import StreamConfig
 from edged.config.features import FeatureConfig
-from edged.domain.stream.observation import Observation, Seen
-from edged.domain.stream.sample import LabelValue
+from edged.domain.stream.sample import LabelValue, Observation, Seen
 from edged.domain.stream.value_words import number_of
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.labels import LabelTopicCodec

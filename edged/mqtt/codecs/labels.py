@@ -8,8 +8,7 @@ from typing import Any
 from edged.config import StreamConfig
 from edged.config.features import LabelConfig
 from edged.domain.labels.held_labels import ends, label_of
-from edged.domain.stream.observation import HoldReading
-from edged.domain.stream.sample import LabelReading
+from edged.domain.stream.sample import HoldReading, LabelReading
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import Parse, check_size, id_at, key_of, optional, the_object, time_at
 from edged.mqtt.field_access import MISSING, Message, field, missing, parse_key

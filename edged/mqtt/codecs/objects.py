@@ -15,7 +15,6 @@ from edged.mqtt.field_access import (
     Message,
     features_of,
     field,
-    finite,
     missing,
     parse_id,
     parse_key,
@@ -32,14 +31,10 @@ Parse = Callable[[bytes, int], Any]
 
 
 class ReadingFields:
-    """Finds what a reading is made of among the fields of a message.
+    """Finds what a reading is made of among the fields of a message, which the stream names."""
 
-    The stream names the fields; `text` says that the format's parser has refused NaN and infinity already.
-    """
-
-    def __init__(self, stream: StreamConfig, *, text: bool) -> None:
-        features = features_of(stream.names or POSITIONAL, stream.width)
-        self._features = features if text else finite(features)
+    def __init__(self, stream: StreamConfig) -> None:
+        self._features = features_of(stream.names or POSITIONAL, stream.width)
         self._key = key_of(stream.key)
         self._ts = None if stream.ts is None else field(stream.ts)
         self._id = None if stream.id is None else field(stream.id)
@@ -70,12 +65,12 @@ class ReadingFields:
 
 
 class ObjectCodec:
-    """Decodes sample messages of one object or several, by `parse`; `text` as for `ReadingFields`."""
+    """Decodes sample messages of one object or several, by `parse`."""
 
-    def __init__(self, stream: StreamConfig, parse: Parse, *, text: bool = False) -> None:
+    def __init__(self, stream: StreamConfig, parse: Parse) -> None:
         self._largest = stream.max_payload
         self._parse = parse
-        self._reading = ReadingFields(stream, text=text).reading
+        self._reading = ReadingFields(stream).reading
         self._list = stream.records
         self._brought = [field(name) for name in stream.names or (POSITIONAL,)]
 

@@ -47,7 +47,7 @@ class SenmlCodec:
     def __init__(self, stream: StreamConfig, clock: Clock | None = None) -> None:
         self._largest = stream.max_payload
         self._clock = clock or SystemClock()
-        self._reading = ReadingFields(stream, text=False).reading
+        self._reading = ReadingFields(stream).reading
         self._cbor: Callable[[bytes, int], Any] | None = None
 
     def decode(self, topic: str, payload: bytes) -> Decoded:

@@ -79,7 +79,7 @@ class SparkplugCodec:
         self._clock = clock or SystemClock()
         self._publisher = publisher
         self._wire = SparkplugWire("stream.codec")
-        self._reading = ReadingFields(stream, text=False).reading
+        self._reading = ReadingFields(stream).reading
         self._key_is_topic = stream.key is None
         self._id = stream.id
         self._features = frozenset(stream.names)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from edged.clock import Clock
 from edged.config import MqttConfig
@@ -48,40 +48,24 @@ class _Change(NamedTuple):
     ts: float
 
 
-class CommandTarget(Protocol):
-    """What an edge node, or a device below it, hands commands to."""
-
-    def execute(self, command: str) -> None:
-        """Execute a command, named by its metric; called on the network thread."""
+Execute = Callable[[str], None]
+"""Executes a command, named by its metric; called on the network thread."""
 
 
-class NodeBackend(CommandTarget, Protocol):
-    """The daemon behind an edge node."""
-
-    def next_session(self) -> int:
-        """Count a session: its number (`bdSeq`), which continues across restarts."""
-
-
-class MetricSink(Protocol):
-    """Where the values of metrics go."""
-
-    def report(self, values: Mapping[str, MetricValue]) -> None:
-        """Publish the values that have changed; undeclared metrics are ignored."""
-
-
-class _Part:
-    """Metrics and commands of the edge node itself, or of the `device` below it of that name."""
+class SparkplugDevice:
+    """Metrics and commands of a device below an edge node, or of the `node` itself, whose name is empty."""
 
     def __init__(
         self,
+        node: SparkplugNode,
         device: str,
         metrics: Sequence[Declared],
         commands: Sequence[str],
-        target: CommandTarget,
+        execute: Execute | None,
         history: int,
         numbers: Iterable[int],
     ) -> None:
-        self.device, self.target = device, target
+        self._node, self.device, self.execute = node, device, execute
         self._metrics, self.commands = tuple(metrics), tuple(commands)
         # Without numbers each message has the names of its metrics.
         self._aliases = dict(zip([*(m.name for m in metrics), *commands], numbers, strict=False))
@@ -130,20 +114,13 @@ class _Part:
         )
         return dict.fromkeys(found)
 
-
-class SparkplugDevice:
-    """A device below an edge node, with metrics and commands of its own."""
-
-    def __init__(self, node: SparkplugNode, part: _Part) -> None:
-        self._node, self._part = node, part
-
     def report(self, values: Mapping[str, MetricValue]) -> None:
         """Publish the values that have changed; undeclared metrics are ignored."""
-        self._node.report_of(self._part, values)
+        self._node.report_of(self, values)
 
     def stop(self) -> None:
         """Publish that the device has ended (DDEATH)."""
-        self._node.remove(self._part)
+        self._node.remove(self)
 
 
 class SparkplugNode:
@@ -151,8 +128,9 @@ class SparkplugNode:
 
     Its session is a clean one, as the specification wants, with another `client_id` than that of the daemon's
     main connection. `place` is its group and node, without a kind. The names of `metrics` must not change
-    while it runs; `commands` are the metrics that a host may set to true, which `backend` executes. As many
-    changes as `history` says are kept while there is no connection. Without `aliases` each message has the
+    while it runs; `commands` are the metrics that a host may set to true. `next_session` counts a session and
+    returns its number (`bdSeq`), which continues across restarts. As many changes as `history` says are kept
+    while there is no connection. Without `aliases` each message has the
     names of its metrics. `born` tells whether the birth was published on the present connection.
 
     Raises ConfigError when protobuf is not installed.
@@ -166,35 +144,36 @@ class SparkplugNode:
         place: SparkplugTopic,
         metrics: Sequence[Declared],
         commands: Collection[str],
-        backend: NodeBackend,
+        next_session: Callable[[], int],
+        execute: Execute | None,
         clock: Clock,
         history: int,
         aliases: bool = True,
     ) -> None:
         self._wire = SparkplugWire("sparkplug")
-        self._place, self._backend, self._clock = place, backend, clock
+        self._place, self._next_session, self._clock = place, next_session, clock
         self._kept = history
         self._numbers: Iterable[int] = itertools.count(1) if aliases else ()  # unique in the whole node
-        self._own = _Part("", metrics, (REBIRTH, *commands), backend, history, self._numbers)
-        self._devices: dict[str, _Part] = {}
+        self._own = SparkplugDevice(self, "", metrics, (REBIRTH, *commands), execute, history, self._numbers)
+        self._devices: dict[str, SparkplugDevice] = {}
         self._lock = threading.Lock()
         self._session_number = self._seq = 0
         self.born, self._used = False, True
         self.session = Session(config, client_id=client_id, will=self._will, clean=True, listener=self)
 
     def add(
-        self, name: str, metrics: Sequence[Declared], commands: Sequence[str], target: CommandTarget
+        self, name: str, metrics: Sequence[Declared], commands: Sequence[str], execute: Execute
     ) -> SparkplugDevice:
         """Have a device below this node; its birth is published now, or after that of the node."""
-        part = _Part(name, metrics, commands, target, self._kept, self._numbers)
+        part = SparkplugDevice(self, name, metrics, commands, execute, self._kept, self._numbers)
         with self._lock:
             self._devices[name] = part
             if self.born:
                 self._send(part, "BIRTH", part.birth(self._clock.now()))
         self.session.subscribe([self._topic("DCMD", name)], 1, self._command)
-        return SparkplugDevice(self, part)
+        return part
 
-    def remove(self, part: _Part) -> None:
+    def remove(self, part: SparkplugDevice) -> None:
         """Have the device no more; its death is published."""
         with self._lock:
             if self._devices.get(part.device) is not part:
@@ -222,7 +201,7 @@ class SparkplugNode:
     def _will(self) -> tuple[str, bytes, bool]:
         # A number that no birth has used is good for the next attempt, and costs no write.
         if self._used:
-            self._session_number, self._used = self._backend.next_session() % SEQUENCE, False
+            self._session_number, self._used = self._next_session() % SEQUENCE, False
         return self._topic("NDEATH"), self._death(), False
 
     def _death(self) -> bytes:
@@ -261,7 +240,7 @@ class SparkplugNode:
         """Publish the values that have changed; undeclared metrics are ignored."""
         self.report_of(self._own, values)
 
-    def report_of(self, part: _Part, values: Mapping[str, MetricValue]) -> None:
+    def report_of(self, part: SparkplugDevice, values: Mapping[str, MetricValue]) -> None:
         """Publish what has changed of the node itself or of one device."""
         with self._lock:
             changes = part.update(values, self._clock.now())
@@ -270,7 +249,7 @@ class SparkplugNode:
             elif changes:
                 self._send(part, "DATA", [part.changed(change) for change in changes])
 
-    def _send(self, part: _Part, what: str, metrics: Sequence[Metric]) -> None:
+    def _send(self, part: SparkplugDevice, what: str, metrics: Sequence[Metric]) -> None:
         payload = self._wire.write(metrics, ts=self._clock.now(), seq=self._seq)
         self._seq = (self._seq + 1) % SEQUENCE
         self.session.publish(self._topic(part.kind(what), part.device), payload)
@@ -295,7 +274,7 @@ class SparkplugNode:
         for name in part.wanted(metrics):
             if name == REBIRTH:
                 self._be_born()
-            elif name in part.commands:
-                part.target.execute(name)
+            elif name in part.commands and part.execute is not None:
+                part.execute(name)
             else:
                 log.warning("sparkplug_command_refused", reason=f"unknown: {name[:80]!r}")

@@ -10,8 +10,7 @@ from edged.config import StreamConfig
 from edged.config.features import FeatureConfig
 from edged.domain.labels.held_labels import HeldLabels, ends, label_of
 from edged.domain.stream.joining import Joining
-from edged.domain.stream.observation import HoldReading, Observation
-from edged.domain.stream.sample import LabelValue, Reading
+from edged.domain.stream.sample import HoldReading, LabelValue, Observation, Reading
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.value_words import number_of
 from edged.errors import ConfigError, RejectedSampleError

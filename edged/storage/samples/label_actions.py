@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from edged.domain.labels.held_labels import HeldChange, HeldLabel
+from edged.domain.stream.sample import HeldChange, HeldLabel
 from edged.logs import get_logger
 from edged.storage.files.checked_table import CheckedTable
 

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from edged.clock import Ages, Clock
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.seeded_rng import is_holdout
 from edged.domain.stream.open_classes import OpenClasses
-from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
+from edged.domain.stream.sample import Batch, HeldLabel, LabelUpdate, Rejected
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files import database

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.labels.held_labels import HeldLabel
 from edged.domain.stream.open_classes import OpenClass
-from edged.domain.stream.sample import LabelValue, Rejected
+from edged.domain.stream.sample import HeldLabel, LabelValue, Rejected
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.samples import label_actions
 

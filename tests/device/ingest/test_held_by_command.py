@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.domain.commits.commit_group import Submission
-from edged.domain.labels.held_labels import HeldChange, HeldLabel
-from edged.domain.stream.observation import HoldReading
+from edged.domain.stream.sample import HeldChange, HeldLabel, HoldReading
 from edged.storage.samples.label_actions import held_label
 from edged.storage.samples.label_history import LabelHistory
 from tests.device.dock import CLASSIFY, Dock, delivery, running

@@ -35,8 +35,7 @@ from tests.mutations import Mutations
 if TYPE_CHECKING:
     from edged.domain.commits.commit_group import CommitGroup
     from edged.domain.commits.redelivery import Packet
-    from edged.domain.stream.observation import Seen
-    from edged.domain.stream.sample import Batch, Reading
+    from edged.domain.stream.sample import Batch, Reading, Seen
 
 GROUP = 500
 SLOWEST = 40.0  # times what this machine takes to parse a short document, of one payload, 99 of 100

@@ -20,7 +20,7 @@ from edged.device.integrations.key_states import (
 from edged.domain.home_assistant import labelling_state, prediction_state
 from edged.domain.judging.predictions import Predictions
 from edged.domain.labels.held_labels import HeldLabels
-from edged.domain.stream.observation import HoldReading
+from edged.domain.stream.sample import HoldReading
 from edged.domain.stream.schema import Schema
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edged.domain.stream.joining import AWAY_AFTER, MOST_KEYS, FeatureRule, Joining, JoinRules, SensorAbsence
-from edged.domain.stream.observation import Observation
+from edged.domain.stream.sample import Observation
 
 if TYPE_CHECKING:
     from array import array

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from edged.config import MqttConfig
+from edged.domain.arrays import Floats
 from edged.domain.federated.messages import Evaluation, FleetTopics, Quality, RoundAnnouncement, joined
-from edged.domain.training.weight_coding import Floats, fingerprint
+from edged.domain.training.weight_coding import fingerprint
 from edged.fleet.coordinator.journal import read_lineage
 from edged.mqtt import weight_encoding
 from edged.mqtt.control_client import Operator

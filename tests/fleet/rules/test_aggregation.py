@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from edged.domain.training.weight_coding import Floats, code, decode
+from edged.domain.arrays import Floats
+from edged.domain.training.weight_coding import code, decode
 from edged.errors import CorruptError, NoDataError
 from edged.fleet.config import ReduceSection
 from edged.fleet.rules import aggregation

@@ -22,7 +22,7 @@ REASONS = {
 
 
 def codec(features: Any = 3, **stream: Any) -> ObjectCodec:
-    return ObjectCodec(StreamConfig(features=features, **stream), parse_any, text=True)
+    return ObjectCodec(StreamConfig(features=features, **stream), parse_any)
 
 
 def decode(message: Any, features: Any = 3, topic: str = "sensors/press-7/vib", **stream: Any) -> Reading:

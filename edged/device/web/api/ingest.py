@@ -15,8 +15,7 @@ from edged.device.web.bridge import ServingBridge
 from edged.device.web.http.bodies import HttpError, as_json, read_body
 from edged.device.web.limits import MAX_BODY, MAX_ROWS
 from edged.domain.line_protocol import parse_line
-from edged.domain.stream.observation import Observation
-from edged.domain.stream.sample import Reading
+from edged.domain.stream.sample import Observation, Reading
 from edged.errors import RefusedError, RejectedSampleError
 from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.codecs.objects import POSITIONAL, records_of, the_object

@@ -6,7 +6,6 @@ weights are plain safetensors, which any reader understands.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.arrays import Floats
 from edged.domain.bundle_contents import FileEntry, entry_of
 from edged.domain.training.update_manifest import TransferManifest
 from edged.domain.training.weight_coding import Coded, decode, fingerprint
@@ -29,70 +29,53 @@ _LEVEL = 3
 _KINDS = {"values": ("<f4", "|i1"), "scale": ("<f4",)}
 
 
-def pack(parameters: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """Parameters by name and text about them, as one compressed blob."""
-    return compress(
-        {name: np.asarray(value, np.float32) for name, value in parameters.items()}, metadata or {}
-    )
+def pack(parameters: Mapping[str, Floats]) -> bytes:
+    """Compress parameters by name."""
+    return compress({name: np.asarray(value, np.float32) for name, value in parameters.items()})
 
 
-def compress(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+def compress(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Arrays of any type as compressed safetensors."""
     import zstandard
-    from safetensors.numpy import save
 
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(save(_contiguous(arrays), dict(metadata)))
-
-
-def _contiguous(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    # ascontiguousarray makes a scalar one-dimensional.
-    return {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in arrays.items()}
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(to_safetensors(arrays))
 
 
-def unpack(blob: bytes, limit: int = MAX_BYTES) -> tuple[dict[str, NDArray[np.float32]], dict[str, str]]:
-    """Parameters and metadata from what `pack` made; refuses more than `limit` bytes unpacked.
+def unpack(blob: bytes, limit: int = MAX_BYTES) -> dict[str, Floats]:
+    """Parameters from what `pack` made; refuses more than `limit` bytes unpacked.
 
     Raises CorruptError when the blob is damaged, too large, or holds anything but float32.
     """
-    parameters, metadata = decompress(blob, limit)
-    return _all_float32(parameters), metadata
+    return from_safetensors(_expanded(blob, limit))
 
 
-def _all_float32(parameters: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
+def to_safetensors(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return arrays as plain safetensors."""
+    from safetensors.numpy import save
+
+    # ascontiguousarray makes a scalar one-dimensional.
+    whole = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in arrays.items()}
+    raw: bytes = save(whole)
+    return raw
+
+
+def from_safetensors(raw: bytes) -> dict[str, Floats]:
+    """Read weights from plain safetensors; raise CorruptError if they are none, or are not all float32."""
+    parameters = _loaded(raw)
     wrong = [name for name, value in parameters.items() if value.dtype != "float32"]
     if wrong:
         raise damaged(f"parameter {wrong[0]!r} is not float32")
     return parameters
 
 
-def decompress(blob: bytes, limit: int) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """What `compress` was given; CorruptError as for `unpack`."""
-    return _loaded(_expanded(blob, limit))
-
-
-def _loaded(raw: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+def _loaded(raw: bytes) -> dict[str, NDArray[Any]]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
-        arrays = load(raw)
-        metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
+        return dict(load(raw))
     except (SafetensorError, KeyError, ValueError) as problem:
         raise damaged(f"the weights are no safetensors: {problem}") from None
-    return arrays, metadata
-
-
-def to_safetensors(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """Return weights as plain safetensors."""
-    from safetensors.numpy import save
-
-    raw: bytes = save(_contiguous(weights))
-    return raw
-
-
-def from_safetensors(raw: bytes) -> dict[str, NDArray[np.float32]]:
-    """Read weights from plain safetensors; raise CorruptError if they are none, or are not all float32."""
-    return _all_float32(_loaded(raw)[0])
 
 
 def _expanded(blob: bytes, limit: int) -> bytes:
@@ -111,7 +94,7 @@ def pack_coded(coded: Mapping[str, Coded]) -> bytes:
     """Coded tensors as one compressed blob; the same tensors give the same bytes."""
     arrays = {f"values/{name}": tensor.values for name, tensor in coded.items()}
     scales = {f"scale/{name}": tensor.scale for name, tensor in coded.items() if tensor.scale is not None}
-    return compress({**arrays, **scales}, {})
+    return compress({**arrays, **scales})
 
 
 def unpack_coded(blob: bytes, limit: int = MAX_BYTES) -> dict[str, Coded]:
@@ -119,7 +102,7 @@ def unpack_coded(blob: bytes, limit: int = MAX_BYTES) -> dict[str, Coded]:
 
     Raises CorruptError when the blob is damaged, too large, or holds anything else.
     """
-    arrays, _ = decompress(blob, limit)
+    arrays = _loaded(_expanded(blob, limit))
     found = {
         name.removeprefix("values/"): value for name, value in arrays.items() if name.startswith("values/")
     }
@@ -154,9 +137,7 @@ def damaged(what: str) -> CorruptError:
     return CorruptError(what, where="weights", remedy="ask for the update again")
 
 
-def received(
-    manifest: TransferManifest, blob: bytes, limit: int = MAX_BYTES
-) -> dict[str, NDArray[np.float32]]:
+def received(manifest: TransferManifest, blob: bytes, limit: int = MAX_BYTES) -> dict[str, Floats]:
     """Return the parameters of an update.
 
     `blob` are its chunks together, with at most `limit` bytes when it is unpacked.
@@ -165,7 +146,7 @@ def received(
     if entry_of(blob) != FileEntry(manifest.bytes, manifest.sha256):
         raise damaged("the chunks together are not what the manifest says")
     if manifest.encoding == ENCODING:
-        parameters, _ = unpack(blob, limit)
+        parameters = unpack(blob, limit)
     elif manifest.encoding == CODED:
         parameters = decode(unpack_coded(blob, limit))
     else:
@@ -175,7 +156,7 @@ def received(
     return parameters
 
 
-def fleet_model(path: Path, expected: str, limit: int) -> dict[str, NDArray[np.float32]]:
+def fleet_model(path: Path, expected: str, limit: int) -> dict[str, Floats]:
     """The parameters of a fleet's model, as the parts of it were put together.
 
     Raises StorageError when it cannot be read; CorruptError when it is damaged, larger than `limit` bytes
@@ -185,7 +166,7 @@ def fleet_model(path: Path, expected: str, limit: int) -> dict[str, NDArray[np.f
         blob = path.read_bytes()
     except OSError as problem:
         raise StorageError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
-    found, _ = unpack(blob, limit)
+    found = unpack(blob, limit)
     if fingerprint(found) != expected:
         raise CorruptError("it is not the model that was announced", where=f"model {expected[:12]}")
     return found

@@ -82,7 +82,7 @@ class LocalModels:
 
     def _readable(self, folder: Path) -> dict[str, NDArray[np.float32]] | None:
         try:
-            return parameters_of(folder, self._bundle, lambda blob: weight_encoding.unpack(blob)[0])
+            return parameters_of(folder, self._bundle, weight_encoding.unpack)
         except EdgedError:
             return None
 
@@ -90,17 +90,16 @@ class LocalModels:
 class CandidateExporter:
     """Publishes the weights of engines as candidates.
 
-    They wait in `folder` for the gate. With `device`, its id, the weights are stored beside each model, with
-    the note that they are of this device.
+    They wait in `folder` for the gate. With `with_weights` the weights are stored beside each model.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
-        device: str | None = None,
+        with_weights: bool = False,
     ) -> None:
-        self._folder, self._device = folder, device
+        self._folder, self._with_weights = folder, with_weights
 
     def export(
         self,
@@ -111,11 +110,10 @@ class CandidateExporter:
     ) -> Path:
         """Publish the engine's present weights; return the candidate's folder.
 
-        `probe` `(n, d)` is stored with the model's outputs for it; `weights` is what to store beside the
-        model instead of the note.
+        `probe` `(n, d)` is stored with the model's outputs for it; `weights` are stored beside the model.
         """
-        if weights is None and self._device is not None:
-            weights = pack(engine.parameters(), {"device": self._device})
+        if weights is None and self._with_weights:
+            weights = pack(engine.parameters())
         staging = self._folder / f"{atomic.STAGING}{run}"
         with atomic.disk_errors("writing the candidate", staging):
             for left in self._folder.glob(f"{atomic.STAGING}[0-9]*"):

@@ -47,10 +47,7 @@ class Trainer:
         models = LocalModels(state, bundle)
         # Weights lie beside a model where they are published, and where nothing could read them from it.
         beside = config.weights.every is not None or engine.name == "native"
-        exporter = CandidateExporter(
-            state / "candidates",
-            device=config.device.id if beside else None,
-        )
+        exporter = CandidateExporter(state / "candidates", with_weights=beside)
         self._importer = WeightImporter(task, engine, samples, models, exporter, MAX_UPDATE_BYTES)
         checkpoints = Checkpoints(state / "checkpoints")
         self.learner = Learner(task, engine, checkpoints, models, control)

@@ -159,13 +159,13 @@ class Workshop:
         *,
         stopping: Callable[[], bool] = lambda: False,
         wanted: Callable[[], bool] = lambda: False,
-        device: str | None = None,
+        with_weights: bool = False,
         base: Base = "checkpoint",
     ) -> TrainingRun:
         """A learner that takes up what the checkpoints hold."""
         engine = engine or PortableEngine(self.bundle)
         task, control, models = self.task, Control(self.reports, stopping, wanted), ChosenChampion(self)
-        exporter = CandidateExporter(self.folder / "candidates", device=device)
+        exporter = CandidateExporter(self.folder / "candidates", with_weights=with_weights)
         self.importer = WeightImporter(task, engine, self.log, models, exporter, LIMIT)
         self.sampler = BatchSampler(task, self.log, control)
         self.learner = Learner(task, engine, self.checkpoints, models, control)

@@ -172,7 +172,7 @@ def check_weights(listener: Listener, version: int) -> None:
     listener.wait(lambda: listener.raw[f"weights/{version}/manifest"], 30)
     manifest = TransferManifest.from_json(json.loads(listener.raw[f"weights/{version}/manifest"][0]))
     chunks = [listener.raw[f"weights/{version}/{n}"][0] for n in range(len(manifest.chunks))]
-    parameters, _ = weight_encoding.unpack(b"".join(chunks))
+    parameters = weight_encoding.unpack(b"".join(chunks))
     assert parameters["input.mean"].shape == (12,)  # the features, and three differences of each
     assert all(np.isfinite(p).all() for p in parameters.values())
 

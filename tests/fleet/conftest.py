@@ -74,7 +74,7 @@ class Site:
 
     def model(self, digest: str) -> dict[str, Floats]:
         """The weights of a model that it has made."""
-        return weights.unpack((self.dir / "models" / digest / weights.FILE).read_bytes())[0]
+        return weights.unpack((self.dir / "models" / digest / weights.FILE).read_bytes())
 
     def senders(self, names: list[str], **more: Any) -> Senders:
         """Devices at its broker."""

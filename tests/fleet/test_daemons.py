@@ -170,7 +170,7 @@ def test_a_canary_tries_a_model_and_an_operator_approves_it(
     assert f"approved by {getuser()}" in fleet(site, "status")
     out = tmp_path / "fleet.onnx"
     assert entry.model[:12] in fleet(site, "export", str(out))
-    expected, _ = unpack((site.dir / "models" / entry.model / FILE).read_bytes())
+    expected = unpack((site.dir / "models" / entry.model / FILE).read_bytes())
     model = onnx.load(out)
     found = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
     assert all(np.array_equal(found[name], value) for name, value in expected.items())

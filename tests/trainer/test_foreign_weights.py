@@ -44,7 +44,7 @@ class Bench:
         self.adopter = self.shop.importer
 
     def make_trainee(self) -> Any:
-        return self.shop.trainee(self.engine, device="d" if self.engine.name == "native" else None)
+        return self.shop.trainee(self.engine, with_weights=self.engine.name == "native")
 
     def crowned(self, candidate: Path, source: str) -> int:
         record = self.registry.add(candidate, created=1.0, source=source)
@@ -73,7 +73,7 @@ class Bench:
         return self.adopter.import_weights(AdoptWeights(7, self.arrived({}, weight_encoding.pack(values))))
 
     def model(self, result: Candidate) -> Weights:
-        return weight_encoding.unpack((result.folder / "weights.safetensors.zst").read_bytes())[0]
+        return weight_encoding.unpack((result.folder / "weights.safetensors.zst").read_bytes())
 
 
 @pytest.fixture(params=["native", "portable"])

@@ -148,10 +148,9 @@ def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> 
     shop = Workshop(tmp_path, bundle, average=0.0)
     shop.feed(*task(100))
     engine = PortableEngine(bundle)
-    trainee = shop.trainee(engine, device="d")
+    trainee = shop.trainee(engine, with_weights=True)
     result = trainee.run(shop.request())
-    tensors, note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
-    assert note["device"] == "d"
+    tensors = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
     for name, value in engine.parameters().items():
         np.testing.assert_array_equal(tensors[name], value)
 
@@ -161,10 +160,10 @@ def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
 ) -> None:
     shop, engine = Workshop(tmp_path, bundle), PortableEngine(bundle)
     shop.feed(*task(100))
-    trainee = shop.trainee(engine, device="d")
+    trainee = shop.trainee(engine, with_weights=True)
     for _ in range(2):
         result = trainee.run(shop.request("command", steps=50))
-        served, _note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
+        served = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
         newest = shop.checkpoints.latest()
         assert newest is not None
         own = engine.parameters()

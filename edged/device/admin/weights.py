@@ -77,7 +77,7 @@ def _file(path: Path) -> Weights:
             return dict(load(_read(path)))
         except SafetensorError as problem:
             raise StorageError(f"not a safetensors file: {problem}", where=str(path)) from None
-    return weight_encoding.unpack(_read(path))[0]
+    return weight_encoding.unpack(_read(path))
 
 
 def _manifest(folder: Path) -> TransferManifest:

@@ -46,11 +46,10 @@ class WeightUpdates:
 
         dtype = dtype or self._config.weights.dtype
         folder, bundle = self._registry.verify(version).parent, self._bundles.open()
-        weights = parameters_of(folder, bundle, lambda blob: weight_encoding.unpack(blob)[0])
+        weights = parameters_of(folder, bundle, weight_encoding.unpack)
         if dtype == "float32":
             stored, encoding = folder / weight_encoding.FILE, weight_encoding.ENCODING
-            device = {"device": self._config.device.id}
-            blob = stored.read_bytes() if stored.exists() else weight_encoding.pack(weights, device)
+            blob = stored.read_bytes() if stored.exists() else weight_encoding.pack(weights)
         else:
             coded, encoding = code(weights, dtype, bundle.frozen), weight_encoding.CODED
             blob, weights = weight_encoding.pack_coded(coded), decode(coded)

@@ -151,7 +151,7 @@ class CoordinatorJournal:
 
     def weights(self, digest: str) -> Weights:
         """Read the weights of a model."""
-        return unpack(self.blob(digest))[0]
+        return unpack(self.blob(digest))
 
     def models(self) -> list[str]:
         """List the fingerprints of the stored models."""

@@ -74,7 +74,7 @@ def _read_file(path: Path) -> Weights:
     with disk_errors("reading", path):
         data = path.read_bytes()
     if path.suffix != ".safetensors":
-        return unpack(data)[0]
+        return unpack(data)
     try:
         weights = dict(load(data))
     except SafetensorError as problem:
@@ -122,7 +122,7 @@ def export(config: CoordinatorConfig, out: Path, bundle: Path | None = None) -> 
             f"has fingerprint {opened.fingerprint[:12]}, the devices' bundle {course.bundle[:12]}",
             where=str(path), remedy="name the devices' with --bundle",
         )  # fmt: skip
-    weights = unpack(read_blob(folder, course.standing.hash))[0]
+    weights = unpack(read_blob(folder, course.standing.hash))
     base = BaseModel(opened)
     made = bytes(base.with_parameters({**base.parameters(), **weights}))
     publish_file(out, ModelMetadata.of_bundle(opened).stamp(made))

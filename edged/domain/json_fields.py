@@ -78,11 +78,6 @@ def count_from(least: int, most: int = LARGEST) -> Rule:
     return Rule(f"a whole number from {least} to {most}", lambda count: least <= count <= most)
 
 
-def number_from(least: float) -> Rule:
-    """Finite numbers from `least` on."""
-    return Rule(f"a finite number from {least:g}", lambda number: least <= number < math.inf)
-
-
 Name = Annotated[str, matching(NAME, "a name")]  # of a device or fleet: one level of a topic
 Names = Annotated[
     tuple[Name, ...], Rule("a list of names, each once", lambda names: len(set(names)) == len(names))
@@ -92,6 +87,6 @@ Digest = Annotated[str, matching(re.compile("[0-9a-f]{64}"), "a SHA-256")]  # in
 ShortText = Annotated[str, text_up_to(200)]
 ShortTexts = tuple[ShortText, ...]
 Number = Annotated[float, Rule("a finite number", math.isfinite)]
-NotNegative = Annotated[float, number_from(0)]
+NotNegative = Annotated[float, Rule("a finite number from 0", lambda number: 0 <= number < math.inf)]
 Count = Annotated[int, count_from(0)]
 AtLeastOne = Annotated[int, count_from(1)]

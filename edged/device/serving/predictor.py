@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edged.config import GateConfig, ServingConfig
 from edged.device.serving.head_teacher import HeadTeacher
+from edged.domain.arrays import quantiles
 from edged.domain.drift.live import DriftRules, LiveDrift
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
@@ -21,7 +22,6 @@ from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.protocols import ServedModel
 from edged.domain.stream.anomaly import AnomalyRules, AnomalyVerdicts
-from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import pad
 from edged.errors import ModelError, RefusedError

@@ -22,34 +22,26 @@ from edged.domain.drift.signals import (
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
 from edged.domain.json_fields import JsonObject
 
+# Significance, low because the test is repeated every `stride` rows: 390 times in 50,000 rows; and index.
+ALPHA, WARNING_ALPHA = 1e-4, 1e-3
+PSI, WARNING_PSI = 0.25, 0.1
 FEWEST = 30  # finite readings of a feature, below which it is not tested
 
 
 @dataclass(frozen=True)
 class InputRules:
-    """What counts as a drift of the inputs; windows in rows.
-
-    A feature has moved when both hold: the distributions differ *significantly* (two-sample
-    Kolmogorov-Smirnov test, Holm's correction for the number of features, sizes corrected for the
-    correlation of neighbouring rows) and *much* (population stability index). The test alone would
-    report trifles on large windows, the index alone chance on small ones.
-
-    `alpha` is low because the test is repeated every `stride` rows: 390 times in 50,000 rows.
-    """
+    """Windows in rows: of the reference, of the newest, and between two tests."""
 
     reference: int = 1024
     recent: int = 512
     stride: int = 128
-    alpha: float = 1e-4
-    warning_alpha: float = 1e-3
-    psi: float = 0.25
-    warning_psi: float = 0.1
 
-    def level(self, p_value: float, psi: float) -> Level:
-        """The level of one feature, given its corrected p-value."""
-        if p_value < self.alpha and psi >= self.psi:
-            return DRIFT
-        return WARNING if p_value < self.warning_alpha and psi >= self.warning_psi else NONE
+
+def _level(p_value: float, psi: float) -> Level:
+    """The level of one feature, given its corrected p-value."""
+    if p_value < ALPHA and psi >= PSI:
+        return DRIFT
+    return WARNING if p_value < WARNING_ALPHA and psi >= WARNING_PSI else NONE
 
 
 class _Feature:
@@ -71,6 +63,11 @@ class _Feature:
 
 class InputDrift:
     """Watches `d` input features; says which of them moved.
+
+    A feature has moved when both hold: the distributions differ *significantly* (two-sample
+    Kolmogorov-Smirnov test, Holm's correction for the number of features, sizes corrected for the
+    correlation of neighbouring rows) and *much* (population stability index). The test alone would
+    report trifles on large windows, the index alone chance on small ones.
 
     The first `reference` rows are the reference; when the newest `recent` rows are there, they are
     compared every `stride` rows. After a drift the rows that
@@ -149,7 +146,7 @@ class InputDrift:
         if level is DRIFT:
             self.reset()
         first = shifts[0]
-        return DriftSignal(level, self.name, "inputs", first.psi, self.rules.psi, offset, shifts)
+        return DriftSignal(level, self.name, "inputs", first.psi, PSI, offset, shifts)
 
     def compare(self) -> tuple[FeatureShift, ...]:
         """The features that have moved between reference and recent window, most moved first."""
@@ -164,13 +161,13 @@ class InputDrift:
         moved = [
             self._shift(i, distance, p, columns[i, : counts[i]])
             for i, (distance, _), p in zip(tested, found, corrected, strict=True)
-            if p < self.rules.warning_alpha
+            if p < WARNING_ALPHA
         ]
         return tuple(sorted((m for m in moved if m.level is not NONE), key=lambda m: (-m.level, -m.psi)))
 
     def _shift(self, feature: int, distance: float, p_value: float, recent: Floats) -> FeatureShift:
         psi = self._prepared[feature].cells.psi(recent)
-        return FeatureShift(feature, self.rules.level(p_value, psi), distance, p_value, psi)
+        return FeatureShift(feature, _level(p_value, psi), distance, p_value, psi)
 
     def state(self) -> JsonObject:
         """Return the state as JSON values; the windows as base64 of little-endian float32."""

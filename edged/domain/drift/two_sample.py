@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.stream.quantiles import quantiles
+from edged.domain.arrays import quantiles
 
 if TYPE_CHECKING:
     Sorted = NDArray[np.floating]
 
 DIFFERENT = 0.01  # significance at which samples of several features differ
+BINS = 10
 FEWEST = 20  # rows of either, below which nothing is known
 
 
@@ -74,7 +75,7 @@ def ks_p_value(distance: float, n: float, m: float) -> float:
 class Cells:
     """The population stability index of a reference sample, ready for many comparisons.
 
-    The cells are the reference's `bins` quantile ranges; each quantile itself is a cell of its own,
+    The cells are the reference's `BINS` quantile ranges; each quantile itself is a cell of its own,
     so a constant or two-valued feature is compared value by value. Half a count is added to every
     cell that is not empty in both, so that an empty one gives a finite index::
 
@@ -85,8 +86,8 @@ class Cells:
     stability index. Journal of Risk Model Validation 14 (2020).
     """
 
-    def __init__(self, reference: Sorted, bins: int = 10) -> None:
-        edges = quantiles(reference, (np.arange(1, bins) / bins).tolist())
+    def __init__(self, reference: Sorted) -> None:
+        edges = quantiles(reference, (np.arange(1, BINS) / BINS).tolist())
         # What np.unique would give, which imports numpy.ma: 1 MB.
         self._edges = edges[np.append(True, edges[1:] > edges[:-1])]
         self._counts = self._count(reference)

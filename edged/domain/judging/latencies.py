@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.stream.quantiles import quantiles
+from edged.domain.arrays import quantiles
 from edged.domain.training.message import Message
 
 LATENCIES = 4096

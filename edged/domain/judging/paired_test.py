@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.arrays import Doubles, Flags, Ints
+from edged.domain.arrays import Doubles, Flags, Ints, quantiles
 from edged.domain.protocols import Holdout, PlacedHoldout
 from edged.domain.seeded_rng import SeededRng
-from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.sample import Window
 from edged.domain.stream.schema import Task
 

@@ -16,11 +16,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from edged.domain.arrays import Doubles, Flags, Floats, Ints
+from edged.domain.arrays import Doubles, Flags, Floats, Ints, quantiles
 from edged.domain.judging.outputs import probabilities
 from edged.domain.protocols import Throttle
 from edged.domain.seeded_rng import SeededRng
-from edged.domain.stream.quantiles import quantiles
 from edged.errors import TrainingError
 
 FEATURES = 250  # random features of the measured values, and as many of all inputs

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.stream.quantiles import quantiles
+from edged.domain.arrays import quantiles
 from edged.domain.token_bucket import TokenBucket
 
 MOST_KEYS = 10_000

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.arrays import quantiles
 from edged.domain.json_fields import JsonObject
-from edged.domain.stream.quantiles import quantiles
 
 PEAKS = 200  # largest scores that the tail is fitted to, at most
 SHARE = 0.1  # ... and at most this part of all

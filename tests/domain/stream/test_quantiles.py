@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from edged.domain.stream.quantiles import quantiles
+from edged.domain.arrays import quantiles
 
 NUMBERS = st.floats(-1e9, 1e9) | st.just(float("nan"))
 SHARES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.charts.svg import Chart, extent
-
-if TYPE_CHECKING:
-    from edged.charts.svg import Formatter
+from edged.charts.svg import Chart, Formatter, extent
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    Formatter = Callable[[float], str]
+Formatter = Callable[[float], str]
 
 LEFT, RIGHT, TOP = 56, 10, 12
 

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,7 +62,7 @@ def main() -> int:
     """Entry point: errors become one line and an exit code."""
     prepare()
     try:
-        code = narrowed(sys.argv[1:])(prog_name="edged", standalone_mode=False)
+        code = app(prog_name="edged", standalone_mode=False)
     except (EdgedError, OSError, ImportError, MemoryError) as problem:
         return _failed(problem)
     except typer.Exit as ended:
@@ -76,25 +75,6 @@ def main() -> int:
     if code == INTERRUPTED:  # some versions of typer return it for a KeyboardInterrupt
         sys.stderr.write("edged: interrupted\n")
     return code if isinstance(code, int) else 0
-
-
-def narrowed(words: Sequence[str]) -> typer.Typer:
-    """The app with only the command or group that `words` begin with; all of it where there is none.
-
-    To read the parameters of all commands takes a fifth of a start.
-    """
-    first = words[0] if words else ""
-    commands = [info for info in app.registered_commands if first == (info.name or _name_of(info.callback))]
-    groups = [info for info in app.registered_groups if first == info.name]
-    if not commands and not groups:
-        return app
-    one = copy(app)
-    one.registered_commands, one.registered_groups = commands, groups
-    return one
-
-
-def _name_of(callback: Any) -> str:
-    return str(callback.__name__).replace("_", "-")
 
 
 def _failed(problem: EdgedError | OSError | ImportError | MemoryError) -> int:

@@ -5,7 +5,6 @@ No file is replaced without `--force`, and none by halves.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sys
@@ -28,8 +27,7 @@ Stream = Annotated[
 AsJson = Annotated[bool, Option("--json", help="one JSON object on stdout")]
 Force = Annotated[bool, Option("--force", help="replace existing output")]
 _REMEDY = "choose another name, or add --force"
-_STAGED_BYTES = 18  # that a temporary name is longer
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # renameat2(2)
+_STAGED_BYTES = 22  # that a temporary name is longer
 
 
 def print_json(values: Any) -> None:
@@ -89,8 +87,11 @@ def new_directory(out: Path, *patterns: str, force: bool) -> Iterator[Path]:
     try:
         yield staging
         with atomic.disk_errors("replacing", out):
-            _exchange(staging, place)
+            aside = staging.with_name(f"{staging.name}-old")
+            place.rename(aside)
+            staging.rename(place)
             atomic.DISK.sync(place.parent)
+            atomic.DISK.remove(aside)
     finally:
         atomic.DISK.remove(staging)
 
@@ -103,15 +104,3 @@ def _check_writable(directory: Path, out: Path) -> None:
     longest = os.pathconf(directory, "PC_NAME_MAX") - _STAGED_BYTES
     if any(len(os.fsencode(part)) > longest for part in out.parts):
         raise ConfigError("this name is too long", where=str(out), remedy=f"at most {longest} bytes")
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Swap two directories; in three steps where the file system cannot do it in one."""
-    names = os.fsencode(one), os.fsencode(other)
-    libc = ctypes.CDLL(None)
-    if not libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
-        return
-    aside = one.with_name(f"{one.name}-old")
-    other.rename(aside)
-    one.rename(other)
-    aside.rename(one)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import Any, get_origin
+
+from pydantic import ValidationError
 
 from edged.config import Config
 from edged.config.streams import KEY
@@ -11,9 +13,6 @@ from edged.config.values import MISSING_FILE, NAME, Section
 from edged.config.yaml_file import Places
 from edged.domain.nearest import did_you_mean
 from edged.errors import ConfigError, ConfigFileError
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
 
 
 def all_problems(

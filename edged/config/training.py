@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from edged.config.values import (
     Constants,
@@ -29,9 +30,6 @@ from edged.config.values import (
 )
 from edged.domain.training.guards import GuardRules
 from edged.domain.training.optimizers import OPTIMIZERS, OPTIONS, misfit
-
-if TYPE_CHECKING:
-    from pydantic_core import CoreSchema
 
 
 class OptimizerConfig(Section):

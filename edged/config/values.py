@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
+from typing_extensions import Self
 
 from edged.domain.topic_filter import filter_problem
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 C = TypeVar("C")
 

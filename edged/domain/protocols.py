@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,8 @@ from edged.domain.stream.sample import Batch, LabelUpdate, Window
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 
-if TYPE_CHECKING:
-    # Of one label, or one after the other of several.
-    Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]
+# Of one label, or one after the other of several.
+Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]
 
 
 class StepResult(NamedTuple):

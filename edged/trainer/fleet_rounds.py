@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.federated.messages import FitSettings, RoundAnnouncement, RoundSettings
 from edged.domain.federated.round_orders import (
     KeptUpdate,
     RoundResult,
@@ -37,10 +37,7 @@ from edged.trainer.learner import Learner
 from edged.trainer.steps import BatchSampler, InterruptedRunError
 from edged.trainer.task import JUDGED_ROWS, EngineFactory, LearningTask, quality
 
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import FitSettings, RoundAnnouncement, RoundSettings
-
-    Weights = Mapping[str, NDArray[np.float32]]
+Weights = Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.federated.messages import Quality
 from edged.domain.federated.round_orders import FleetModelResult, TryFleetModel
 from edged.domain.protocols import Engine, Holdout
 from edged.domain.stream.sample import Window
@@ -25,10 +25,7 @@ from edged.storage.journal.transfers import read_transfer
 from edged.trainer.local_models import FOREIGN, PROBE_ROWS, CandidateExporter, LocalModels
 from edged.trainer.task import LearningTask, holdout_rows, in_place, quality
 
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import Quality
-
-    Weights = Mapping[str, NDArray[np.float32]]
+Weights = Mapping[str, NDArray[np.float32]]
 
 
 class WeightImporter:

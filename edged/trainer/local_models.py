@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,7 @@ from edged.storage.models.bundles import Bundle
 from edged.storage.models.records import MODELS
 from edged.storage.models.registry import champion_folder, present_reign
 
-if TYPE_CHECKING:
-    Weights = Mapping[str, NDArray[np.float32]]
+Weights = Mapping[str, NDArray[np.float32]]
 
 FOREIGN: Source = "weights"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +12,13 @@ from edged.config import TrainingConfig
 from edged.domain.protocols import Engine, LearningRate, RunControl, StepResult
 from edged.domain.stream.sample import Window
 from edged.domain.training.batch_pool import BatchPool, Remembered, RowCache, codes_of
+from edged.domain.training.learner_state import LearnerState, RunPlan
 from edged.domain.training.replay import BatchMix
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.errors import TrainingError
 from edged.storage.samples.log import SampleLog
 from edged.trainer.learner import Learner
 from edged.trainer.task import LearningTask
-
-if TYPE_CHECKING:
-    from edged.domain.training.learner_state import LearnerState, RunPlan
 
 CHECK_EVERY = 32
 AVERAGE_EVERY = 8  # steps between two looks at the weights; a run's last ones count, too

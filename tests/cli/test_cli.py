@@ -16,7 +16,6 @@ import yaml
 
 from edged import __version__
 from edged.bundles.graph.templates import cnn2d, mlp
-from edged.cli import main
 from edged.domain.judging.outputs import probabilities
 from edged.engines.inference import InferenceModel
 from edged.storage.models.bundles import Bundle
@@ -361,22 +360,3 @@ def test_output_into_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
         os.close(writing)
         _, told = process.communicate(timeout=60)
     assert b"Traceback" not in told
-
-
-@pytest.mark.parametrize(
-    ("words", "commands", "groups"),
-    [
-        (["status", "x"], 1, 0),
-        (["import"], 1, 0),
-        (["fleet", "run"], 0, 1),
-        (["nope"], None, None),
-        ([], None, None),
-    ],
-)
-def test_only_the_command_that_is_called_is_read(
-    words: list[str], commands: int | None, groups: int | None
-) -> None:
-    narrowed = main.narrowed(words)
-    found = (len(narrowed.registered_commands), len(narrowed.registered_groups))
-    every = (len(main.app.registered_commands), len(main.app.registered_groups))
-    assert found == (every if commands is None else (commands, groups))

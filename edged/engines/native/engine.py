@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from edged.domain.bundle_contents import BundleContents
-from edged.domain.protocols import LearningRate, StepResult, labels_of
+from edged.domain.protocols import Anchor, Labels, LearningRate, StepResult, labels_of
 from edged.engines.native import api
 from edged.engines.onnx.fields import input_names, whole_model, write_parameters
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
-
-if TYPE_CHECKING:
-    from edged.domain.protocols import Anchor, Labels
 
 STATE_FILE = "checkpoint"
 

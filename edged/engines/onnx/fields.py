@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,7 @@ from edged.domain import protobuf
 from edged.domain.protobuf import Field, fields, numbers, text, value, within
 from edged.errors import BundleError, CorruptError, ModelError
 
-if TYPE_CHECKING:
-    Values = Mapping[str, NDArray[np.float32]]
+Values = Mapping[str, NDArray[np.float32]]
 
 
 # ModelProto.graph; GraphProto.initializer and .input; ValueInfoProto.name.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import REBUILD, BundleContents
-from edged.domain.protocols import LearningRate, StepResult, labels_of
+from edged.domain.protocols import Anchor, Labels, LearningRate, StepResult, labels_of
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.portable import state
 from edged.engines.portable.buffers import StateBuffers, noise_of
@@ -22,9 +21,6 @@ from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import CPU, check
 from edged.errors import CorruptError, TrainingError
-
-if TYPE_CHECKING:
-    from edged.domain.protocols import Anchor, Labels
 
 STEP_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, TrainingError)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,8 @@ from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError
 
-if TYPE_CHECKING:
-    Arrays = Mapping[str, np.ndarray]
-    Sides = list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
+Arrays = Mapping[str, np.ndarray]
+Sides = list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 
 
 DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}

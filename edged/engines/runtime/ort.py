@@ -14,17 +14,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.protocols import labels_of
+from edged.domain.protocols import Labels, labels_of
 from edged.errors import ConfigError, NonFiniteError, TrainingError, UnavailableError
-
-if TYPE_CHECKING:
-    from edged.domain.protocols import Labels
-
 
 _PROBED = "onnxruntime.training.ortmodule"
 

@@ -156,17 +156,17 @@ def received(manifest: TransferManifest, blob: bytes, limit: int = MAX_BYTES) ->
     return parameters
 
 
-def fleet_model(path: Path, expected: str, limit: int) -> dict[str, Floats]:
+def fleet_model(path: Path, expected: str) -> dict[str, Floats]:
     """The parameters of a fleet's model, as the parts of it were put together.
 
-    Raises StorageError when it cannot be read; CorruptError when it is damaged, larger than `limit` bytes
+    Raises StorageError when it cannot be read; CorruptError when it is damaged, larger than an update may be
     unpacked, or has another fingerprint than `expected`.
     """
     try:
         blob = path.read_bytes()
     except OSError as problem:
         raise StorageError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
-    found = unpack(blob, limit)
+    found = unpack(blob, MAX_UPDATE_BYTES)
     if fingerprint(found) != expected:
         raise CorruptError("it is not the model that was announced", where=f"model {expected[:12]}")
     return found

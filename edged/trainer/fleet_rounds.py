@@ -124,14 +124,14 @@ class RoundTrainer:
         left_out = difference({name: wanted[name] for name in sent}, sent)
         return RoundContribution(coded, left_out, len(fit.rows), fit.steps, norm(sent))
 
-    def train_from(self, order: TrainFrom, max_bytes: int) -> TrainedWeights:
-        """Train from received weights of at most `max_bytes`, unpacked, and write the new ones to a file.
+    def train_from(self, order: TrainFrom) -> TrainedWeights:
+        """Train from received weights, and write the new ones to a file.
 
         Raises StorageError when the disk refuses; CorruptError when the weights are not those of the order;
         otherwise as `fit`.
         """
         started = time.monotonic()
-        base = fleet_model(order.model, order.hash, max_bytes)
+        base = fleet_model(order.model, order.hash)
         settings = order.settings
         fit = self.fit(
             base, settings, rng=np.random.default_rng(), seconds=order.seconds, mu=settings.proximal_mu
@@ -197,10 +197,7 @@ class RoundTrainer:
 
 
 class FleetUpdateTrainer:
-    """Trains in a round of the fleet, and stores the update that is to be sent.
-
-    `device` is the device's name, `max_bytes` the cap of the fleet's model when it is unpacked.
-    """
+    """Trains in a round of the fleet, and stores the update of `device` that is to be sent."""
 
     def __init__(
         self,
@@ -208,9 +205,8 @@ class FleetUpdateTrainer:
         state: Path,
         trainer: RoundTrainer,
         samples: SampleLog,
-        max_bytes: int,
     ) -> None:
-        self._device, self._trainer, self._samples, self._max_bytes = device, trainer, samples, max_bytes
+        self._device, self._trainer, self._samples = device, trainer, samples
         self._kept = SentUpdates(state)
 
     def contribute(self, order: TrainRound) -> RoundResult:
@@ -222,7 +218,7 @@ class FleetUpdateTrainer:
         started = time.monotonic()
         announced = order.round
         upto = self._samples.last_seq()
-        base = fleet_model(order.model, announced.base.hash, self._max_bytes)
+        base = fleet_model(order.model, announced.base.hash)
         newest = self._kept.newest()
         residual = {} if newest is None else newest.residual
         made = self._trainer.train_round(

@@ -31,8 +31,7 @@ Weights = Mapping[str, NDArray[np.float32]]
 class WeightImporter:
     """Makes candidates of weights from elsewhere, with a learner's engine between two runs.
 
-    The engine has the bundle's initial weights; `holdout` has the samples that judge it. An update
-    has at most `max_bytes` when it is unpacked.
+    The engine has the bundle's initial weights; `holdout` has the samples that judge it.
     """
 
     def __init__(
@@ -42,10 +41,9 @@ class WeightImporter:
         holdout: Holdout,
         models: LocalModels,
         exporter: CandidateExporter,
-        max_bytes: int,
     ) -> None:
         self._task, self._engine, self._holdout = task, engine, holdout
-        self._models, self._exporter, self._max_bytes = models, exporter, max_bytes
+        self._models, self._exporter = models, exporter
         self._initial = engine.parameters()
 
     def import_weights(self, order: AdoptWeights) -> Candidate:
@@ -54,7 +52,7 @@ class WeightImporter:
         Raises RefusedError when the update does not fit this model; CorruptError when it is damaged.
         """
         manifest, blob = read_transfer(order.folder)
-        weights = self.checked(weight_encoding.received(manifest, blob, self._max_bytes))
+        weights = self.checked(weight_encoding.received(manifest, blob, weight_encoding.MAX_UPDATE_BYTES))
         return self._candidate(order.run, Received(order.folder.name, manifest.sha256), weights)
 
     def import_model(self, order: AdoptModel) -> Candidate:
@@ -101,7 +99,7 @@ class WeightImporter:
         return self._models.champion_parameters() or self._engine.parameters()
 
     def _of_fleet(self, model: Path, expected: str) -> Weights:
-        return self.checked(weight_encoding.fleet_model(model, expected, self._max_bytes))
+        return self.checked(weight_encoding.fleet_model(model, expected))
 
     def _standing(self, order: TryFleetModel, window: Window) -> Quality | None:
         """Evaluate what the fleet had before; None where that is no longer kept here, or damaged."""

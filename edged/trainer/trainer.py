@@ -12,7 +12,6 @@ from edged.domain.training import trainer_messages as messages
 from edged.domain.training.message import Message
 from edged.errors import ConfigError, TrainingError
 from edged.host.vitals import written_bytes
-from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
@@ -48,7 +47,7 @@ class Trainer:
         # Weights lie beside a model where they are published, and where nothing could read them from it.
         beside = config.weights.every is not None or engine.name == "native"
         exporter = CandidateExporter(state / "candidates", with_weights=beside)
-        self._importer = WeightImporter(task, engine, samples, models, exporter, MAX_UPDATE_BYTES)
+        self._importer = WeightImporter(task, engine, samples, models, exporter)
         checkpoints = Checkpoints(state / "checkpoints")
         self.learner = Learner(task, engine, checkpoints, models, control)
         self.learner.restore(setup.base)
@@ -58,7 +57,7 @@ class Trainer:
         self._reviewer = LabelReviewer(task, samples, control)
         self._in_fleet = config.fleet is not None
         self._round_trainer = rounds
-        self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, samples, MAX_UPDATE_BYTES)
+        self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, samples)
 
     def close(self) -> None:
         """Close the log."""
@@ -75,7 +74,7 @@ class Trainer:
             case TrainRound() if self._in_fleet:
                 return self._rounds.contribute(order)
             case TrainFrom() if self._in_fleet:
-                return self._round_trainer.train_from(order, MAX_UPDATE_BYTES)
+                return self._round_trainer.train_from(order)
             case TryFleetModel():
                 return self._importer.evaluate_fleet_model(order)
             case messages.ReviewLabels():

@@ -166,7 +166,7 @@ class Workshop:
         engine = engine or PortableEngine(self.bundle)
         task, control, models = self.task, Control(self.reports, stopping, wanted), ChosenChampion(self)
         exporter = CandidateExporter(self.folder / "candidates", with_weights=with_weights)
-        self.importer = WeightImporter(task, engine, self.log, models, exporter, LIMIT)
+        self.importer = WeightImporter(task, engine, self.log, models, exporter)
         self.sampler = BatchSampler(task, self.log, control)
         self.learner = Learner(task, engine, self.checkpoints, models, control)
         self.learner.restore(base)

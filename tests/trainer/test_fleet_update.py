@@ -56,7 +56,7 @@ def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
     given = []
     for run in range(3):
         participant, log = Moving(), Ten()
-        part = FleetUpdateTrainer("d", tmp_path / "state", participant, log, 1 << 20)  # type: ignore[arg-type]
+        part = FleetUpdateTrainer("d", tmp_path / "state", participant, log)  # type: ignore[arg-type]
         assert part.contribute(TrainRound(run, announced, model, seconds=60.0)).samples == 10
         given += participant.given
     assert given[0] == {}

@@ -74,7 +74,7 @@ ANSWERING = """
 import json, sys, tempfile
 from pathlib import Path
 import serving
-serving.logs.configure("error", "auto")
+serving.logs.configure("error")
 with tempfile.TemporaryDirectory() as folder:
     bench = serving.Bench(Path(folder))
     for line in sys.stdin:
@@ -407,7 +407,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--beside", type=Path, help="another checkout, to compare with")
     args = parser.parse_args()
-    logs.configure("error", "auto")
+    logs.configure("error")
     if args.beside is not None:
         other, args.beside = args.beside, None  # no path of this machine belongs to the results
         finish("serving", compare(other, args.seconds, args.rate, args.rounds), args)

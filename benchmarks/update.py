@@ -139,7 +139,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     args = parser.parse_args()
-    logs.configure("error", "auto")
+    logs.configure("error")
     finish("update", measure(args.rounds), args)
 
 

@@ -33,19 +33,16 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 _FIRST = {"ts": "ts", "level": "level", "logger_name": "logger", "event": "event"}
 
 
-def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
+def configure(level: str = "info", stream: TextIO | None = None) -> None:
     """Send the log of this process to `stream`; may be called again, for instance after a reload.
 
     Libraries that log through the standard library (paho, apscheduler) and Python's own warnings
     come out in the same form, from WARNING on.
 
-    `level` is the lowest that is written: `debug`, `info`, `warning` or `error`. `format` is `json`,
-    `console`, or `auto`: console on a terminal, else JSON; where the stream is systemd's journal, JSON lines
-    with a field for each of their values. ValueError for other words, which the configuration never holds.
+    `level` is the lowest that is written: `debug`, `info`, `warning` or `error`. Lines are readable on a
+    terminal, else JSON; where the stream is systemd's journal, with a field for each of their values.
     """
-    if level not in _LEVELS or format not in ("auto", "json", "console"):
-        raise ValueError(f"no such log level or format: {level!r}, {format!r}")
-    _write(level, format, sys.stderr if stream is None else stream)
+    _write(level, sys.stderr if stream is None else stream)
     _route_standard_logging()
 
 
@@ -55,15 +52,13 @@ def configure_library() -> None:
     The standard library's logging stays as it is.
     """
     if not structlog.is_configured():
-        _write("warning", "auto", sys.stderr)
+        _write("warning", sys.stderr)
 
 
-def _write(level: str, format: str, out: TextIO) -> None:  # noqa: A002
-    terminal = out.isatty()
-    readable = format == "console" or (format == "auto" and terminal)
-    journal = JournalLogger(out) if format == "auto" and is_journal(out) else None
+def _write(level: str, out: TextIO) -> None:
+    journal = JournalLogger(out) if is_journal(out) else None
     structlog.configure(
-        processors=_console(colors=terminal) if readable else _json(_for_journal if journal else _line),
+        processors=_console() if out.isatty() else _json(_for_journal if journal else _line),
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=journal or structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,  # or module-level loggers would keep the first configuration
@@ -105,12 +100,12 @@ def _json(last: Processor) -> list[Processor]:
     ]
 
 
-def _console(*, colors: bool) -> list[Processor]:
+def _console() -> list[Processor]:
     return [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False, key="ts"),
         structlog.dev.ConsoleRenderer(
-            colors=colors, timestamp_key="ts", exception_formatter=structlog.dev.plain_traceback
+            colors=True, timestamp_key="ts", exception_formatter=structlog.dev.plain_traceback
         ),
     ]
 

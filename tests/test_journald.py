@@ -64,7 +64,7 @@ def written(stream: TextIO) -> list[dict[str, Any]]:
 
 
 def test_the_values_of_an_event_are_fields_beside_its_line(journal: Journal, stderr: TextIO) -> None:
-    configure("info", "auto", stderr)
+    configure("info", stderr)
     get_logger("edged.device").warning("model_promoted", version=7, gain=0.5, why=["a"], old=None)
     entry = journal.entry()
     line = json.loads(entry.pop("MESSAGE"))
@@ -82,7 +82,7 @@ def test_the_values_of_an_event_are_fields_beside_its_line(journal: Journal, std
 
 
 def test_a_traceback_is_one_field_of_many_lines(journal: Journal, stderr: TextIO) -> None:
-    configure("info", "auto", stderr)
+    configure("info", stderr)
     try:
         int("no")
     except ValueError:
@@ -94,7 +94,7 @@ def test_a_traceback_is_one_field_of_many_lines(journal: Journal, stderr: TextIO
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_levels_are_the_journals_priorities(journal: Journal, stderr: TextIO, level: str) -> None:
-    configure("debug", "auto", stderr)
+    configure("debug", stderr)
     getattr(get_logger("a"), level)("b")
     assert journal.entry()["PRIORITY"] == {"debug": "7", "info": "6", "warning": "4", "error": "3"}[level]
 
@@ -104,7 +104,7 @@ def test_names_become_names_that_the_journal_takes() -> None:
 
 
 def test_what_the_journal_does_not_take_is_written_as_text(journal: Journal, stderr: TextIO) -> None:
-    configure("info", "auto", stderr)
+    configure("info", stderr)
     journal.close()
     get_logger("a").info("b", rows=3)
     assert written(stderr)[0]["rows"] == 3
@@ -112,12 +112,12 @@ def test_what_the_journal_does_not_take_is_written_as_text(journal: Journal, std
 
 def test_other_streams_get_lines(journal: Journal, stderr: TextIO, tmp_path: Path) -> None:
     with (tmp_path / "elsewhere").open("w+") as stream:
-        configure("info", "auto", stream)
+        configure("info", stream)
         get_logger("a").info("b")
         assert written(stream)[0]["event"] == "b"
 
 
 def test_lines_can_be_asked_for(journal: Journal, stderr: TextIO) -> None:
-    configure("info", "json", stderr)
+    configure("info", stderr)
     get_logger("a").info("b")
     assert written(stderr)[0]["event"] == "b"

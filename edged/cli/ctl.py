@@ -65,7 +65,7 @@ def ctl(
     from edged.config import MqttConfig
     from edged.mqtt.control_client import broker_section
 
-    logs.configure("error", "auto")
+    logs.configure("error")
     password = os.environ.get("EDGED_PASSWORD")
     if password_file is not None:
         password = _text(password_file).partition("\n")[0]

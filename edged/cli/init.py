@@ -58,7 +58,7 @@ def init(
     from edged.workbench.proposal.draft import Draft, document
     from edged.workbench.proposal.machines import joined, machines
 
-    logs.configure("error", "auto")
+    logs.configure("error")
     check_directory(folder, FILE, force=force)
     if not yes and not sys.stdin.isatty():
         raise ConfigError("there is no terminal for questions", where="init", remedy="add --yes")

@@ -282,7 +282,7 @@ def demo(
     from edged import logs
     from edged.workbench.demo.run import run_demo
 
-    logs.configure("error", "auto")
+    logs.configure("error")
     summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, rate=rate)
     if as_json:
         print_json(summary.to_json())
@@ -304,7 +304,7 @@ def doctor(
     from edged import logs
     from edged.cli.doctor import examine
 
-    logs.configure("error", "auto")
+    logs.configure("error")
     findings = examine(config, seconds, stream)
     print_json([f.to_json() for f in findings]) if as_json else output.show_findings(findings)
     if any(f.level == "error" for f in findings):

@@ -75,12 +75,11 @@ def rename_inputs(node: onnx.NodeProto, new: Mapping[str, str]) -> None:
             rename_inputs(inner, new)
 
 
-def rename_writes(graph: onnx.GraphProto, old: str, new: str) -> None:
-    """Let the node that writes `old` write `new`."""
+def rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Let every node that reads or writes `old` have `new` there."""
+    rename_reads(graph, old, new)
     for node in graph.node:
-        for i, name in enumerate(node.output):
-            if name == old:
-                node.output[i] = new
+        node.output[:] = [new if name == old else name for name in node.output]
 
 
 def all_names(graph: onnx.GraphProto) -> set[str]:

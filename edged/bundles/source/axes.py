@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from edged.bundles.graph.edit import AddNote, leave_only, rename_reads, rename_writes, shape_of
+from edged.bundles.graph.edit import AddNote, leave_only, rename, rename_reads, shape_of
 from edged.bundles.source.training_mode import in_inference_form, inference_form
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
@@ -73,8 +73,7 @@ def batch_first(model: onnx.ModelProto, add_note: AddNote) -> None:
         rename_reads(graph, item.input[0], item.output[0])
     behind = [_turned(graph, value, axis) for value, axis in zip(graph.output, ends, strict=True) if axis]
     for item in behind:
-        rename_reads(graph, item.output[0], item.input[0])
-        rename_writes(graph, item.output[0], item.input[0])
+        rename(graph, item.output[0], item.input[0])
     nodes = list(graph.node)
     del graph.node[:], graph.value_info[:]
     graph.node.extend([*before, *nodes, *behind])

@@ -17,8 +17,7 @@ from edged.bundles.graph.edit import (
     consumed,
     leave_only,
     opset_of,
-    rename_reads,
-    rename_writes,
+    rename,
     shape_of,
     shortened,
 )
@@ -162,8 +161,7 @@ def _output_is_computed(graph: onnx.GraphProto, name: str) -> None:
     if name in consumed(graph):
         # The output must end the graph: what is put behind it must not feed back into the network.
         inner = f"{name}.inner"
-        rename_reads(graph, name, inner)
-        rename_writes(graph, name, inner)
+        rename(graph, name, inner)
         graph.node.append(onnx.helper.make_node("Identity", [inner], [name], name=f"{name}.identity"))
 
 

@@ -20,7 +20,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from edged.bundles.graph.edit import put_first, refuse_taken, rename_reads, rename_writes
+from edged.bundles.graph.edit import put_first, refuse_taken, rename, rename_reads
 from edged.bundles.graph.writer import NodeWriter, constant_node
 from edged.domain.bundle_contents import Standardisation
 from edged.domain.model_files import TARGET_MEAN
@@ -189,8 +189,7 @@ def _standardise_input(graph: onnx.GraphProto, statistics: Statistics) -> None:
 
 def _raw_output(graph: onnx.GraphProto, statistics: Statistics) -> None:
     names, output, given = statistics.target_names or TARGET, graph.output[0].name, graph.input[0].name
-    rename_reads(graph, output, STANDARD_OUTPUT)
-    rename_writes(graph, output, STANDARD_OUTPUT)
+    rename(graph, output, STANDARD_OUTPUT)
     to, base = NodeWriter(), names["mean"]
     to.add("Div", [STANDARD_OUTPUT, names["scale"]], "output.scaled")
     if statistics.change_of:

@@ -14,7 +14,7 @@ from edged.bundles.autodiff.reverse import active_tensors
 from edged.bundles.autodiff.rules.losses import ROW_MEAN, mark
 from edged.bundles.autodiff.shapes import examine
 from edged.bundles.autodiff.tape import BATCH
-from edged.bundles.graph.edit import all_names, reads, rename_reads, rename_writes
+from edged.bundles.graph.edit import all_names, reads, rename
 from edged.bundles.losses.named import OUTPUT
 from edged.domain.bundle_contents import Tensor
 from edged.errors import BundleError
@@ -99,8 +99,7 @@ class TrainingGraph:
     ) -> None:
         self.data, self.label = data, label
         made = plain_forms(model)
-        rename_reads(made.graph, OUTPUT, LOSS)
-        rename_writes(made.graph, OUTPUT, LOSS)
+        rename(made.graph, OUTPUT, LOSS)
         for node in made.graph.node:
             node.name = LOSS if node.name == OUTPUT else node.name
         made.graph.output[0].name = LOSS

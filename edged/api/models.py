@@ -75,14 +75,13 @@ def new_model(
     from edged import bundles
 
     bundles.require()
-    from edged.bundles.new_model import Inputs
     from edged.bundles.new_model import new_model as write_model
 
     path = Path(out)
     if path.exists():
         raise ConfigError("exists already", where=str(path), remedy="name a new file")
     sizes = (inputs,) if isinstance(inputs, int) else tuple(inputs)
-    write_model(kind, inputs=Inputs(sizes), outputs=outputs, hidden=hidden, out=path, seed=seed)
+    write_model(kind, inputs=sizes, outputs=outputs, hidden=hidden, out=path, seed=seed)
     return path
 
 

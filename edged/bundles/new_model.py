@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import onnx
 
@@ -14,49 +12,22 @@ from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
 
-_Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
-
 HIDDEN = {"mlp": (64, 32), "autoencoder": (64, 32), "cnn1d": (32, 32), "cnn2d": (16, 32), "gru": (64,)}
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Shape of a model's input: features, `(rows, channels)` of a window, `(channels, height, width)`."""
-
-    sizes: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        """Number of features of a sample."""
-        return math.prod(self.sizes)
-
-    @property
-    def window(self) -> tuple[int, int] | None:
-        """Rows and channels; None where samples are no windows."""
-        return (self.sizes[0], self.sizes[1]) if len(self.sizes) == 2 and self.sizes[0] > 1 else None
-
-    @property
-    def image(self) -> tuple[int, int, int] | None:
-        """Channels, height and width, one channel where none is named; None where samples are no images."""
-        if len(self.sizes) < 2:
-            return None
-        *channels, height, width = self.sizes
-        return (channels[0] if channels else 1, height, width)
-
-    @classmethod
-    def parse(cls, text: str) -> Inputs:
-        """Read `9`, `128x9` or `3x32x32`; ConfigError otherwise."""
-        sizes = text.lower().split("x")
-        if len(sizes) > 3 or not all(size.isdecimal() and int(size) >= 1 for size in sizes):
-            remedy = "such as 9; for windows 128x9, for images 3x32x32"
-            raise ConfigError(f"{text!r} is no size of an input", where="--inputs", remedy=remedy)
-        return cls(tuple(map(int, sizes)))
+def parse_inputs(text: str) -> tuple[int, ...]:
+    """Read the shape of an input: `9`, for windows `128x9`, for images `3x32x32`; ConfigError otherwise."""
+    sizes = text.lower().split("x")
+    if len(sizes) > 3 or not all(size.isdecimal() and int(size) >= 1 for size in sizes):
+        remedy = "such as 9; for windows 128x9, for images 3x32x32"
+        raise ConfigError(f"{text!r} is no size of an input", where="--inputs", remedy=remedy)
+    return tuple(map(int, sizes))
 
 
 def new_model(
     kind: str,
     *,
-    inputs: Inputs,
+    inputs: Sequence[int],
     outputs: int | None,
     hidden: Sequence[int] | None,
     out: Path,
@@ -64,34 +35,37 @@ def new_model(
 ) -> onnx.ModelProto:
     """Write a small network to `out`.
 
-    `hidden` are layer sizes, those of the kind when None; an autoencoder takes the last one as its code.
+    `inputs` are the features, `(rows, channels)` of a window, or `(height, width)` of an image, its channels
+    before them. `hidden` are layer sizes, those of the kind when None; an autoencoder takes the last one as
+    its code.
 
-    Raises ConfigError when the kind is unknown, `outputs` is missing, or the kind is for windows.
+    Raises ConfigError when the kind is unknown, `outputs` is missing, or the kind is for other inputs.
     """
     if kind not in HIDDEN:
         raise ConfigError(f"unknown kind {kind!r}", where="model new", remedy=f"one of {', '.join(HIDDEN)}")
-    sizes = HIDDEN[kind] if hidden is None else tuple(hidden)
+    sizes, width = HIDDEN[kind] if hidden is None else tuple(hidden), math.prod(inputs)
     if kind == "autoencoder":
-        code = sizes[-1] if sizes else max(1, inputs.width // 2)
-        model = autoencoder(inputs.width, sizes[:-1], code, seed=seed)
+        code = sizes[-1] if sizes else max(1, width // 2)
+        model = autoencoder(width, sizes[:-1], code, seed=seed)
     elif outputs is None:
         raise ConfigError(f"this {kind} needs --outputs", where="--outputs", remedy="classes or targets")
     elif kind == "mlp":
-        model = mlp(inputs.width, outputs, sizes, seed=seed)
+        model = mlp(width, outputs, sizes, seed=seed)
     elif kind == "cnn2d":
-        model = cnn2d(_shaped(kind, inputs.image, "such as 28x28, or 3x32x32"), outputs, sizes, seed=seed)
+        if len(inputs) < 2:
+            raise _other_inputs(kind, "images", "such as 28x28, or 3x32x32")
+        channels, rows, columns = (1, *inputs)[-3:]
+        model = cnn2d((channels, rows, columns), outputs, sizes, seed=seed)
     else:
-        window = _shaped(kind, inputs.window, "such as 128x9: 128 readings of 9 channels")
-        model = (cnn1d if kind == "cnn1d" else gru)(window, outputs, sizes, seed=seed)
+        if len(inputs) != 2 or inputs[0] < 2:
+            raise _other_inputs(kind, "windows", "such as 128x9: 128 readings of 9 channels")
+        model = (cnn1d if kind == "cnn1d" else gru)((inputs[0], inputs[1]), outputs, sizes, seed=seed)
     publish_file(out, model.SerializeToString(deterministic=True))
     return model
 
 
-def _shaped(kind: str, shape: _Shape | None, example: str) -> _Shape:
-    if shape is None:
-        raise ConfigError(f"a {kind} takes {'images' if kind == 'cnn2d' else 'windows'}", where="--inputs",
-                          remedy=example)  # fmt: skip
-    return shape
+def _other_inputs(kind: str, taken: str, example: str) -> ConfigError:
+    return ConfigError(f"a {kind} takes {taken}", where="--inputs", remedy=example)
 
 
 def parse_sizes(hidden: str) -> list[int]:

@@ -350,12 +350,12 @@ def model_new(
 ) -> None:
     """Build a small network without PyTorch."""
     bundles.require()
-    from edged.bundles.new_model import Inputs, new_model, parse_sizes
+    from edged.bundles.new_model import new_model, parse_inputs, parse_sizes
 
     check_file(out, force=force)
     model = new_model(
         kind,
-        inputs=Inputs.parse(inputs),
+        inputs=parse_inputs(inputs),
         outputs=outputs,
         hidden=None if hidden is None else parse_sizes(hidden),
         out=out,

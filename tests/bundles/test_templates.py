@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
-from edged.bundles.new_model import Inputs, new_model
+from edged.bundles.new_model import new_model, parse_inputs
 from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], problem: str, tmp
     with pytest.raises(ConfigError, match=problem):
         new_model(
             given["kind"],
-            inputs=Inputs.parse(given["inputs"]),
+            inputs=parse_inputs(given["inputs"]),
             outputs=given["outputs"],
             hidden=given.get("hidden"),
             out=tmp_path / "m.onnx",
@@ -204,8 +204,8 @@ def test_a_cnn2d_sees_what_lies_side_by_side_and_one_above_the_other(tmp_path: P
 
 @pytest.mark.parametrize(("sizes", "shape"), [("8x8", (8, 1, 3, 3)), ("3x8x8", (8, 3, 3, 3))])
 def test_a_cnn2d_takes_grey_and_coloured_images(tmp_path: Path, sizes: str, shape: tuple[int, ...]) -> None:
-    inputs = Inputs.parse(sizes)
+    inputs = parse_inputs(sizes)
     model = new_model("cnn2d", inputs=inputs, outputs=2, hidden=(8,), out=tmp_path / "m.onnx", seed=0)
     assert weights(model)["layer1.weight"].shape == shape
     with pytest.raises(ConfigError, match="takes images"):
-        new_model("cnn2d", inputs=Inputs((9,)), outputs=2, hidden=None, out=tmp_path / "m.onnx", seed=0)
+        new_model("cnn2d", inputs=(9,), outputs=2, hidden=None, out=tmp_path / "m.onnx", seed=0)

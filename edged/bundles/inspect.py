@@ -124,7 +124,7 @@ class VerifiedBundle(SparseMessage):
     signed: bool | None = None  # by a key that was given; None where none was
 
 
-def verify(path: Path, *, threads: int = 1) -> VerifiedBundle:
+def verify(path: Path) -> VerifiedBundle:
     """Check hashes, load every graph, train a few steps, export; nothing in `path` is changed.
 
     Raises BundleError, CorruptError, ModelError, TrainingError or UnavailableError at the first check that
@@ -138,7 +138,7 @@ def verify(path: Path, *, threads: int = 1) -> VerifiedBundle:
         if is_upstream(path):
             bundle, notes = adopt_upstream(path, Path(folder))
             checks += [VerifiedPart("note", note) for note in notes]
-        engine = open_engine(bundle.engine, bundle, threads=threads)
+        engine = open_engine(bundle.engine, bundle)
         checks.append(VerifiedPart("graphs", f"the graphs of the {engine.name} engine load"))
         x, y = random_rows(bundle, engine, ROWS)
         exported = Path(folder) / "exported.onnx"

@@ -65,11 +65,9 @@ class Chart:
         end = f">{inside}</{tag}>" if inside else "/>"
         self._parts.append(f"<{tag}{_attributes(named | attributes)}{end}")
 
-    def text(
-        self, x: float, y: float, text: str, anchor: str = "middle", style: str = "axis", **more: str
-    ) -> None:
+    def text(self, x: float, y: float, text: str, anchor: str = "middle", **more: str) -> None:
         """One piece of text; `anchor` is start, middle or end."""
-        self.shape("text", style, text=text, x=float(x), y=float(y), **{"text-anchor": anchor}, **more)
+        self.shape("text", "axis", text=text, x=float(x), y=float(y), **{"text-anchor": anchor}, **more)
 
     def line(
         self, style: str, first: tuple[float, float], last: tuple[float, float], title: str = ""
@@ -109,11 +107,11 @@ class Chart:
             self.text(self.x(value), self.height - 16, formatter(value))
         self.text((LEFT + self.width) / 2, self.height - 2, name)
 
-    def curve(self, style: str, points: Iterable[tuple[float, float | None]], title: str = "") -> None:
+    def curve(self, style: str, points: Iterable[tuple[float, float | None]]) -> None:
         """A line through points; those that are None, NaN or infinite are left out."""
         there = [(self.x(at), self.y(v)) for at, v in points if v is not None and np.isfinite(v)]
         if there:
-            self.shape("polyline", style, title, points=" ".join(f"{x:.1f},{y:.1f}" for x, y in there))
+            self.shape("polyline", style, points=" ".join(f"{x:.1f},{y:.1f}" for x, y in there))
 
     def stretch(
         self, style: str, first: float, last: float, title: str, height: float = 0, least: float = 1.0

@@ -101,12 +101,12 @@ def _show_usage(problem: Any) -> None:
     sys.stderr.write(f"{where}: {message.rstrip('.')} (see `{where} --help`)\n")
 
 
-def _load(path: Path, stream: str | None = None, *, quiet: bool = True) -> Any:
+def _load(path: Path, stream: str | None = None) -> Any:
     from edged import logs
     from edged.config import loader
 
     loaded = loader.load(path, stream=stream)
-    logs.configure("warning" if quiet else loaded.log.level)
+    logs.configure("warning")
     return loaded
 
 

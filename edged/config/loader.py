@@ -38,23 +38,21 @@ def load(
     environ: dict[str, str] | None = None,
     *,
     overlay: Mapping[str, Any] | None = None,
-    ignored: list[str] | None = None,
     stream: str | None = None,
 ) -> Config:
     """Read, override and validate the configuration in `path`, of its stream or of the one named `stream`.
 
     What was set by the command `config.set` lies over the file, and the environment over both. Where it does
-    not fit the file any more it is left out, so that no device stays down for it; `ignored` says why.
+    not fit the file any more it is left out, so that no device stays down for it.
 
     `environ` holds environment variables, those of this process when absent. `overlay` holds keys such as
-    `training.every` with their values instead of what was set: then they have to fit. `ignored` gets one line
-    if those that were set are left out.
+    `training.every` with their values instead of what was set: then they have to fit.
 
     Raises ConfigFileError: of each mistake file, line and key, what was received and what would be right;
     ConfigError where there are several streams and none is named, or there is none of that name.
     """
     file = _File.read(path, environ)
-    configs = file.configs(ignored) if overlay is None else file.with_overlay(stream, overlay)
+    configs = file.configs() if overlay is None else file.with_overlay(stream, overlay)
     return configs[chosen([config.name for config in configs], stream, path)]
 
 
@@ -68,7 +66,8 @@ def load_all(
 ) -> list[Config]:
     """The configuration of each stream in `path`: of one without a name, or of those that `streams:` names.
 
-    With `plain` keys that were set by command are left out. `text` is read as if it were in the file. Raises
+    With `plain` keys that were set by command are left out; `ignored` gets one line if they do not fit the
+    file any more, and are left out for that. `text` is read as if it were in the file. Raises
     ConfigFileError with the mistakes of all streams; otherwise as `load`.
     """
     file = _File.read(path, environ, text)
@@ -108,7 +107,7 @@ class _File:
         data = {key: value for key, value in data.items() if value is not None}
         return cls(path, places, data, dict(os.environ) if environ is None else environ)
 
-    def configs(self, ignored: list[str] | None) -> list[Config]:
+    def configs(self, ignored: list[str] | None = None) -> list[Config]:
         """Every stream's configuration, with what was set by command as far as it fits."""
         plain = self.validated({})
         kept = {

@@ -130,14 +130,12 @@ class InferenceReader:
     sleeps in between lets its serving thread answer, so that no prediction waits for all of it.
     """
 
-    def __init__(
-        self, *, threads: int = 1, providers: Sequence[str] = CPU, pause: float = 0.0, warm: bool = False
-    ) -> None:
-        self._threads, self._providers, self._pause, self._warm = threads, providers, pause, warm
+    def __init__(self, *, providers: Sequence[str] = CPU, pause: float = 0.0, warm: bool = False) -> None:
+        self._providers, self._pause, self._warm = providers, pause, warm
 
     def load(self, path: Path) -> InferenceModel:
         """Load a model; with `warm` it has predicted once when it is returned."""
-        model = InferenceModel(path, threads=self._threads, breathe=self.breathe, providers=self._providers)
+        model = InferenceModel(path, breathe=self.breathe, providers=self._providers)
         if self._warm:
             model.warm_up()
         return model

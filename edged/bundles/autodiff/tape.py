@@ -187,9 +187,9 @@ class Tape(NodeWriter):
             return gradient.name
         return self.add("Expand", [gradient.name, self.shape_of(name, node)])
 
-    def whole(self, gradient: Adjoint, node: onnx.NodeProto, place: int = 0) -> str:
-        """The adjoint of output `place` of a node as a tensor of the output's own shape."""
-        return self.full(gradient, node.output[place], node)
+    def whole(self, gradient: Adjoint, node: onnx.NodeProto) -> str:
+        """The adjoint of the output of a node as a tensor of the output's own shape."""
+        return self.full(gradient, node.output[0], node)
 
     def zeros(self, name: str, node: onnx.NodeProto) -> str:
         """Zeros of the shape of tensor `name`."""

@@ -209,10 +209,9 @@ def cnn2d(
     outputs: int,
     filters: Sequence[int] = (16, 32),
     *,
-    output: str = "logits",
     seed: int = 0,
 ) -> onnx.ModelProto:
-    """Convolutions over images: `x (batch, channels·height·width)` → `output (batch, outputs)`, float32.
+    """Convolutions over images: `x (batch, channels·height·width)` → `logits (batch, outputs)`, float32.
 
     `image` is `(channels, height, width)`, the order of the numbers in a row. A layer of 3 × 3 filters for
     each of `filters`, behind each the largest of 2 × 2 pixels while there are enough; then a dense layer of
@@ -235,7 +234,7 @@ def cnn2d(
             sides = [side // IMAGE_POOL for side in sides]
     network.add("Flatten", [network.current])
     network.dense(filters[-1] * sides[0] * sides[1], CODE)
-    network.dense(CODE, outputs, output)
+    network.dense(CODE, outputs, "logits")
     return network.model("cnn2d", math.prod(image), outputs)
 
 

@@ -133,5 +133,5 @@ def test_what_was_set_and_cannot_be_used_is_left_out(tmp_path: Path, kept: str) 
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / loader.OVERLAY).write_text(kept)
     ignored: list[str] = []
-    assert loader.load(path, {}, ignored=ignored).training.steps == 50
+    assert loader.load_all(path, {}, ignored=ignored)[0].training.steps == 50
     assert len(ignored) == ("steps" in kept)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import entry_of
 from edged.domain.training.update_manifest import TransferManifest
-from edged.engines.onnx.base_model import BaseModel
+from edged.engines.model_parameters import BaseModel
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.mqtt import weight_encoding
 from edged.storage.models.bundles import Bundle

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import REBUILD, BundleContents
 from edged.domain.protocols import Anchor, Labels, LearningRate, StepResult, labels_of
-from edged.engines.onnx.base_model import BaseModel
+from edged.engines.model_parameters import BaseModel
 from edged.engines.portable import state
 from edged.engines.portable.buffers import StateBuffers, noise_of
 from edged.engines.portable.description import Description

@@ -105,7 +105,7 @@ def export(config: CoordinatorConfig, out: Path, bundle: Path | None = None) -> 
     Raises ConfigError when there is no bundle or it is another than the devices'; StorageError when no
     coordinator has run here.
     """
-    from edged.engines.onnx.base_model import BaseModel
+    from edged.engines.model_parameters import BaseModel
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.model_metadata import ModelMetadata
 

@@ -194,7 +194,7 @@ from pathlib import Path
 from edged.bundles.graph.templates import mlp
 from edged.engines.inference import InferenceModel
 onnx.save(mlp(64, 3), sys.argv[1] + "/model.onnx")
-model = InferenceModel(Path(sys.argv[1], "model.onnx"), threads=2)
+model = InferenceModel(Path(sys.argv[1], "model.onnx"))
 assert model.predict(np.ones((256, 64), np.float32)).shape == (256, 3)
 print("done")
 """

@@ -29,8 +29,6 @@ class InferenceModel:
     ----------
     path
         The ONNX file.
-    threads
-        Threads of one prediction.
     breathe
         Called between the steps of loading and warming up, each of which holds the interpreter's lock: a
         pause in it lets another thread answer in between.
@@ -51,7 +49,6 @@ class InferenceModel:
         self,
         path: Path,
         *,
-        threads: int = 1,
         breathe: Callable[[], None] = lambda: None,
         providers: Sequence[str] = CPU,
     ) -> None:
@@ -59,7 +56,7 @@ class InferenceModel:
         self._breathe = breathe
         check(providers, "serving.provider")
         try:
-            self._session = ort.session_in_steps(str(path), threads, breathe, providers)
+            self._session = ort.session_in_steps(str(path), breathe, providers)
         except ort.ERRORS as problem:
             what = f"the model cannot be loaded: {ort.one_line(problem)}"
             raise ModelError(what, where=str(path), remedy="take another version of it") from problem

@@ -151,9 +151,7 @@ def trial_session(model: bytes) -> Any:
     return onnxruntime.InferenceSession(model, options, providers=with_cpu(CPU))
 
 
-def session_in_steps(
-    path: str, threads: int, breathe: Callable[[], None], providers: Sequence[str] = CPU
-) -> Any:
+def session_in_steps(path: str, breathe: Callable[[], None], providers: Sequence[str] = CPU) -> Any:
     """A bare session, made in two steps with `breathe()` between them.
 
     The runtime holds the interpreter's lock while it reads a model, and again while it prepares it (about
@@ -161,7 +159,7 @@ def session_in_steps(
     would wait for the sum. A bare session has `run`, `inputs_meta` and `outputs_meta`. Providers and
     errors are as with `session`. It has no arena, which would keep a quarter of a megabyte for each model.
     """
-    options = session_options(threads)
+    options = session_options(1)
     options.enable_cpu_mem_arena = False
     made = native.InferenceSession(options, path, True, False)
     breathe()

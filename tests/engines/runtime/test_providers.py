@@ -36,7 +36,7 @@ def test_one_that_is_not_built_in_is_refused_with_those_that_are() -> None:
 
 
 def test_one_that_the_session_has_left_out_is_refused(model: Path) -> None:
-    for session in (ort.session(str(model)), ort.session_in_steps(str(model), 1, lambda: None)):
+    for session in (ort.session(str(model)), ort.session_in_steps(str(model), lambda: None)):
         confirm(session, CPU)
         with pytest.raises(UnavailableError, match="XExecutionProvider is in this onnxruntime, but cannot"):
             confirm(session, ["XExecutionProvider", *CPU])

@@ -115,9 +115,3 @@ def test_other_streams_get_lines(journal: Journal, stderr: TextIO, tmp_path: Pat
         configure("info", stream)
         get_logger("a").info("b")
         assert written(stream)[0]["event"] == "b"
-
-
-def test_lines_can_be_asked_for(journal: Journal, stderr: TextIO) -> None:
-    configure("info", stderr)
-    get_logger("a").info("b")
-    assert written(stderr)[0]["event"] == "b"

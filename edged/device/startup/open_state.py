@@ -155,7 +155,7 @@ def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
 def record_shutdown(state: Path, how: Ending, damaged: str | None = None) -> None:
     """Note why the daemon ends; on a disk that refuses, the next start will speak of a crash."""
     with disk_may_refuse(log, "end_not_noted"):
-        last_run.record_shutdown(state, boot_id(), how, damaged)
+        last_run.record(state, boot_id(), how, damaged)
 
 
 def record_failed_start(state: Path) -> None:

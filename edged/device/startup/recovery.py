@@ -99,7 +99,7 @@ class Recovery:
             yield
         except CorruptError as problem:
             if Path(problem.where).name in DATABASES:
-                last_run.record_shutdown(self.state, self.boot_id, "damaged", Path(problem.where).name)
+                last_run.record(self.state, self.boot_id, "damaged", Path(problem.where).name)
             else:
                 last_run.record_failure(self.state, self.boot_id, (part, times), ended=True)
             raise
@@ -117,7 +117,7 @@ class Recovery:
     def serving(self) -> None:
         """Record that the start succeeded; on a disk that refuses, the next one notes more."""
         with disk_may_refuse(log, "start_not_noted"):
-            last_run.record_serving(self.state, self.boot_id)
+            last_run.record(self.state, self.boot_id)
 
 
 def recover(

@@ -52,13 +52,8 @@ def record_startup(state: Path, boot_id: str) -> Boot:
     Raises StorageError when it cannot be noted.
     """
     boot = _last(state, boot_id)
-    _publish(state, boot_id, failed=boot.failed, serving=False)
+    record(state, boot_id, failed=boot.failed, serving=False)
     return boot
-
-
-def record_serving(state: Path, boot_id: str) -> None:
-    """Record that the start succeeded. Raises StorageError when it cannot be noted."""
-    _publish(state, boot_id)
 
 
 def record_failure(state: Path, boot_id: str, failed: tuple[str, int] | None, *, ended: bool) -> None:
@@ -66,24 +61,28 @@ def record_failure(state: Path, boot_id: str, failed: tuple[str, int] | None, *,
 
     Raises StorageError when it cannot be noted.
     """
-    _publish(state, boot_id, "start_failed" if ended else None, failed=failed, serving=False)
+    record(state, boot_id, "start_failed" if ended else None, failed=failed, serving=False)
 
 
 def record_failed_start(state: Path, boot_id: str) -> None:
     """Record that a start failed, unless its end is recorded. Raises StorageError when it cannot be noted."""
     if crashed(state):
-        _publish(state, boot_id, "start_failed", serving=False)
+        record(state, boot_id, "start_failed", serving=False)
 
 
-def _publish(
+def record(
     state: Path,
     boot_id: str,
-    ended: str | None = None,
+    ended: Reason | None = None,
     damaged: str | None = None,
     failed: tuple[str, int] | None = None,
     *,
     serving: bool = True,
 ) -> None:
+    """Record that the daemon serves, or as its very last step why it has `ended`.
+
+    Raises StorageError when it cannot be noted: then the next start will speak of a crash.
+    """
     values = {"boot_id": boot_id, "ended": ended, "damaged": damaged, "failed": failed, "serving": serving}
     publish_file(state / BOOT, seal(values))
 
@@ -113,14 +112,6 @@ def crashed(state: Path) -> bool:
     except CorruptError:
         return False
     return kept.get("ended") is None
-
-
-def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
-    """Record why the daemon stops, as its very last step.
-
-    Raises StorageError when it cannot be noted: the next start will speak of a crash.
-    """
-    _publish(state, boot_id, how, damaged)
 
 
 # ---- the last status -------------------------------------------------------------------------

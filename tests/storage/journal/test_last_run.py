@@ -117,14 +117,14 @@ def test_without_an_end_it_was_cut_off(tmp_path: Path, now: str, reason: str) ->
 @pytest.mark.parametrize("now", ["a", "b"])
 def test_an_orderly_end_is_one_whatever_the_machine_did_afterwards(tmp_path: Path, now: str) -> None:
     last_run.record_startup(tmp_path, "a")
-    last_run.record_shutdown(tmp_path, "a", "clean_stop")
+    last_run.record(tmp_path, "a", "clean_stop")
     assert last_run.record_startup(tmp_path, now).reason == "clean_stop"
     assert last_run.record_startup(tmp_path, now).reason == "crash", "said once only"
 
 
 def test_a_damaged_database_is_named_to_the_next_start(tmp_path: Path) -> None:
     last_run.record_startup(tmp_path, "a")
-    last_run.record_shutdown(tmp_path, "a", "damaged", "samples.db")
+    last_run.record(tmp_path, "a", "damaged", "samples.db")
     assert last_run.record_startup(tmp_path, "a") == last_run.Boot("damaged", "samples.db")
 
 

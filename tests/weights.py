@@ -74,7 +74,7 @@ class Sender:
 
     def start(self) -> None:
         """Begin to send."""
-        self.publishing.start()
+        self.publishing.forwarder.start()
         self.session.start()
 
     def model(self, seed: int, size: float = 0.01) -> int:
@@ -104,7 +104,7 @@ class Sender:
     def stop(self) -> None:
         """As the daemon ends."""
         self.session.stop(2.0)
-        self.publishing.stop()
+        self.publishing.forwarder.stop()
         self.registry.close()
 
 

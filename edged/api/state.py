@@ -109,10 +109,10 @@ class State:
 
     def figures(self) -> Figures:
         """Read counts, champion and live quality."""
-        from edged.device.reports import StoredStatus
+        from edged.device.reports import LocalStatus
         from edged.storage.files.atomic import DirectoryLock
 
-        counts, registry, status = self._samples.counts(), self._registry, StoredStatus.of(self.path)
+        counts, registry, status = self._samples.counts(), self._registry, LocalStatus.of(self.path)
         reign = registry.reign()
         return Figures(
             DirectoryLock.holder(self.path),

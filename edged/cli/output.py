@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from edged.bundles.export.parameters import ParametersReport
     from edged.bundles.inspect import BundleReport, Parameter
     from edged.cli.doctor import CheckResult
-    from edged.device.admin.results import ImportReport, JudgedRun, ListedModel
+    from edged.device.admin.importing import ImportReport
+    from edged.device.admin.local_training import JudgedRun
+    from edged.device.admin.models import ListedModel
     from edged.device.reports import StreamLine
     from edged.domain.audit_chain import LoggedEntry
     from edged.domain.bundle_contents import LossOptions
@@ -76,14 +78,13 @@ def _as_text(name: str, value: Any) -> str:
 
 def show_status(values: JsonObject) -> None:
     """Print the result of `edged status`, or what a device with several streams says of them."""
-    from edged.device.reports import StoredStatus, StreamsState
+    from edged.device.reports import LocalStatus, StreamsState
     from edged.device.status_text import summary
 
     if "streams" in values:
         show_streams(StreamsState.from_json(values).streams)
         return
-    status = StoredStatus.from_json(values)
-    show_pairs("edged", summary(status))
+    show_pairs("edged", summary(LocalStatus.from_json(values)))
 
 
 def show_streams(streams: Mapping[str, StreamLine]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from edged import logs
 from edged.config.commands import InstallConfig
 from edged.device.commands.answers import CommandAnswers
-from edged.device.commands.device import PauseCommands, QueryCommands, SettingsCommands
+from edged.device.commands.device import capabilities, pong, set_log_level
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
@@ -32,12 +32,12 @@ from edged.device.promotion.summary import LearningSummary
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reporting.periodic import Endings, PeriodicReporter
 from edged.device.reporting.status import StatusCollector
-from edged.device.settings import PausedParts, Settings
+from edged.device.settings import Pauses, Settings
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import OpenState
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
-from edged.device.web.front import WebServer
+from edged.device.web.front import WebParts, WebServer
 from edged.domain.commands.tasks import Handler, RunningCommands
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
@@ -53,7 +53,8 @@ from edged.storage.journal.transfers import TransferStaging
 from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
 
 if TYPE_CHECKING:
-    from edged.device.fleet_member.membership import Membership
+    from edged.device.fleet_member.local_rounds import LocalRounds
+    from edged.device.fleet_member.member import Member
     from edged.device.integrations.sparkplug import EdgeNode, StreamOfNode
 
 log = logs.get_logger("edged.device")
@@ -168,9 +169,9 @@ class Assembly:
 
     def _report(self, endings: Endings) -> None:
         self.audit = AuditTrail(self.registry, self.config.storage.dir)
-        self.paused = PausedParts(self.registry)
+        self.pauses = Pauses(self.pipeline, self.outbound, self.events)
         self.running = RunningCommands()
-        self.settings = Settings(self.pipeline, self.parts.path)
+        self.settings = Settings(self.pipeline, self.parts.path, self.events)
         self.status = StatusCollector(
             self.pipeline,
             session=self.session,
@@ -178,7 +179,7 @@ class Assembly:
             vitals=self.parts.vitals,
             recovery=self.recovery,
             boot=self.boot,
-            paused=self.paused,
+            paused=self.pauses,
             running=self.running,
             extensions=self.extensions,
         )
@@ -197,7 +198,14 @@ class Assembly:
 
     def _create_dispatcher(self) -> None:
         config, pipeline, events = self.config, self.pipeline, self.events
-        answers = CommandAnswers(self.session, self.topics, self.running, config.commands.answer_to)
+        answers = CommandAnswers(
+            self.session,
+            self.topics,
+            self.running,
+            config.commands.answer_to,
+            journal=self.registry,
+            clock=self.clock,
+        )
         authority = command_authority(
             config.device.id,
             config.commands,
@@ -209,7 +217,6 @@ class Assembly:
             trust=self.first.trust,
         )
         self.inbox = CommandInbox(self.clock, answers, self.running, authority)
-        self.pauses = PauseCommands(pipeline, paused=self.paused, outbound=self.outbound, events=events)
         staging = TransferStaging(
             config.storage.dir,
             max_bytes=max(MAX_UPDATE_BYTES, (config.install or InstallConfig()).max_bytes),
@@ -234,9 +241,7 @@ class Assembly:
         """The handlers of `request/<command>`, by name."""
         config, pipeline, events = self.config, self.pipeline, self.events
         training = TrainingCommands(pipeline, status=self.status, running=self.running, events=events)
-        models, pauses = ModelCommands(pipeline, events), self.pauses
-        settings = SettingsCommands(self.settings, events)
-        queries = QueryCommands(pipeline, self.status, self.session)
+        models, pauses, settings = ModelCommands(pipeline, events), self.pauses, self.settings
         transfers = TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout)
         keys, labels = KeyCommands(config, self.first.trust), LabelCommands(pipeline)
         classes, reviews = ClassCommands(pipeline), LabelReviewCommands(self.reviews)
@@ -264,10 +269,10 @@ class Assembly:
             "wipe": Handler(WipeCommands(pipeline, self.outbound, events).wipe, "aside"),
             "config.get": Handler(settings.get),
             "config.set": Handler(settings.set),
-            "logs.level": Handler(settings.level),
-            "status": Handler(queries.status),
-            "ping": Handler(queries.ping),
-            "capabilities": Handler(lambda _: queries.capabilities(handlers)),
+            "logs.level": Handler(set_log_level),
+            "status": Handler(lambda _: self.status.status().to_json()),
+            "ping": Handler(lambda _: pong(self.clock)),
+            "capabilities": Handler(lambda _: capabilities(pipeline, self.session, handlers)),
             "weights.get": Handler(transfers.get_weights),
             "weights.apply": Handler(transfers.apply_weights),
             "model.install": Handler(transfers.install_model),
@@ -301,8 +306,6 @@ class Assembly:
         announced = self.registry.get_value(ANNOUNCED) is not None
         if self.config.discovery is None and not announced:
             return None
-        from edged.device.integrations.home_assistant import HomeAssistantDiscovery
-
         return HomeAssistantDiscovery(
             self.pipeline,
             session=self.session,
@@ -311,12 +314,12 @@ class Assembly:
             scheduler=self.timetable,
         )
 
-    def _web(self, membership: Membership | None) -> WebServer | None:
+    def _web(self, membership: Member | LocalRounds | None) -> WebServer | None:
         if self.config.web is None or self.config.name:  # of several streams: the device has it
             return None
-        from edged.device.web.front import WebParts, WebServer
+        from edged.device.fleet_member.local_rounds import LocalRounds
 
-        rounds = None if membership is None else membership.local_rounds
+        rounds = membership if isinstance(membership, LocalRounds) else None
         return WebServer(
             {"": WebParts(self.config.web, self.pipeline, self.status, self.inbox, rounds, self.reviews)}
         )
@@ -343,9 +346,9 @@ class Assembly:
             clock=self.clock,
         )
 
-    def _membership(self) -> Membership | None:
+    def _membership(self) -> Member | LocalRounds | None:
         if self.config.fleet is None:
             return None
-        from edged.device.fleet_member.membership import Membership
+        from edged.device.fleet_member.member import membership
 
-        return Membership(self.pipeline, self.config.fleet, self.bundles, self.session, self.events)
+        return membership(self.pipeline, self.config.fleet, self.bundles, self.session, self.events)

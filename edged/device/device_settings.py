@@ -8,11 +8,10 @@ from typing import Any
 
 from edged import logs
 from edged.config import loader
-from edged.device.commands.device import SHOWN
 from edged.device.commands.replacement import StreamChanges
 from edged.device.device_parts import DeviceParts
 from edged.device.one_stream import RunningStream
-from edged.device.settings import checked_request, value_of, values_of
+from edged.device.settings import SHOWN, checked_request, value_of, values_of
 from edged.domain.commands.rules import Answer, Request
 from edged.domain.json_fields import JsonObject
 from edged.storage.files.atomic import publish_file

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from edged import __version__, logs
 from edged.device.commands.answers import CommandAnswers
+from edged.device.commands.device import described, pong, set_log_level
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
@@ -81,7 +81,14 @@ class DeviceTopics:
 
     def _create_dispatcher(self) -> None:
         parts, config = self._parts, self._parts.config
-        answers = CommandAnswers(parts.session, parts.topics, self._running, config.commands.answer_to)
+        answers = CommandAnswers(
+            parts.session,
+            parts.topics,
+            self._running,
+            config.commands.answer_to,
+            journal=self._registry,
+            clock=parts.clock,
+        )
         authority = command_authority(
             config.device.id,
             config.commands,
@@ -105,10 +112,10 @@ class DeviceTopics:
     def _handlers(self) -> dict[str, Handler]:
         replacement = self._parts.replacement
         handlers: dict[str, Handler] = {
-            "ping": Handler(self._ping),
+            "ping": Handler(lambda _: pong(self._parts.clock)),
             "status": Handler(lambda _: self.status().to_json()),
             "capabilities": Handler(lambda _: self._capabilities(handlers)),
-            "logs.level": Handler(self._level),
+            "logs.level": Handler(set_log_level),
             "config.get": Handler(self._settings.get),
             "config.set": Handler(self._settings.set),
             "config.replace": Handler(replacement.replace, "later", resume=replacement.resume),
@@ -189,18 +196,8 @@ class DeviceTopics:
 
     def status(self) -> DeviceStatus:
         """Return the status of the device, with a line for each stream."""
-        problem, lines = self.problem, self.lines()
-        for name, stream in list(self._streams.items()):
-            status = stream.status.status()
-            lines[name] = replace(
-                lines[name],
-                samples=status.samples,
-                labels=status.labels,
-                model=status.model.version,
-                quality=status.model.quality,
-                runs=status.training.runs,
-                on_hold=status.on_hold,
-            )
+        problem, streams = self.problem, list(self._streams.items())
+        lines = self.lines() | {name: stream.status.status().line() for name, stream in streams}
         state = "degraded" if problem else "online"
         return DeviceStatus(
             state=state,
@@ -215,33 +212,15 @@ class DeviceTopics:
 
     # ---- commands --------------------------------------------------------------------------
 
-    def _ping(self, _: Request) -> Answer:
-        return {"pong": True, "ts": self._parts.clock.now(), "version": __version__}
-
     def _capabilities(self, names: Iterable[str]) -> Answer:
-        from edged.domain.messages.requests import REQUESTS, whole
-
         return {
             "device": self._parts.config.device.id,
             "version": __version__,
             "protocol": self._parts.session.protocol,
             "root": self._parts.config.device_root,
             "streams": sorted([*self._streams, *self._failed]),
-            "commands": {
-                name: {
-                    "description": REQUESTS.get(name, {}).get("description", ""),
-                    "request": whole(name),
-                    "answer": {"type": "object"},
-                }
-                for name in sorted(names)
-            },
+            "commands": described(names, {}),
         }
-
-    def _level(self, request: Request) -> Answer:
-        before = {"level": logs.level()}
-        logs.configure(request["level"])
-        after = {"level": request["level"]}
-        return after | {"before": before, "after": after}
 
     def _rotate(self, request: Request) -> Answer:
         """Replace a key of the device, and of every stream for which it counts."""

@@ -7,7 +7,7 @@ its sample) is no listener: stages call each other directly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,74 +61,26 @@ class Listener:
 
 
 class Events(Listener):
-    """Passes news on to every listener, in the order in which they were added."""
+    """Passes all news, each by the method of `Listener`, to every listener in the order of their addition."""
 
     def __init__(self, *listeners: Listener) -> None:
-        self._listeners = list(listeners)
+        self.listeners = list(listeners)
 
     def add(self, listener: Listener) -> None:
         """Let `listener` hear everything from now on."""
-        self._listeners.append(listener)
+        self.listeners.append(listener)
 
-    def event(self, event: Event) -> None:
-        """Pass the news on: see `Listener.event`."""
-        for listener in self._listeners:
-            listener.event(event)
 
-    def reported(self, report: Report) -> None:
-        """Pass the news on: see `Listener.reported`."""
-        for listener in self._listeners:
-            listener.reported(report)
+def _pass_on(name: str) -> Callable[..., None]:
+    def method(events: Events, *news: object) -> None:
+        for listener in events.listeners:
+            getattr(listener, name)(*news)
 
-    def predicted(self, payloads: list[bytes]) -> None:
-        """Pass the news on: see `Listener.predicted`."""
-        for listener in self._listeners:
-            listener.predicted(payloads)
+    return method
 
-    def answered(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> None:
-        """Pass the news on: see `Listener.answered`."""
-        for listener in self._listeners:
-            listener.answered(made, keys, ts)
 
-    def metrics(self, metrics: StreamMetrics) -> None:
-        """Pass the news on: see `Listener.metrics`."""
-        for listener in self._listeners:
-            listener.metrics(metrics)
-
-    def online(self) -> None:
-        """Pass the news on: see `Listener.online`."""
-        for listener in self._listeners:
-            listener.online()
-
-    def connection_changed(self) -> None:
-        """Pass the news on: see `Listener.connection_changed`."""
-        for listener in self._listeners:
-            listener.connection_changed()
-
-    def ready(self) -> None:
-        """Pass the news on: see `Listener.ready`."""
-        for listener in self._listeners:
-            listener.ready()
-
-    def problem_changed(self) -> None:
-        """Pass the news on: see `Listener.problem_changed`."""
-        for listener in self._listeners:
-            listener.problem_changed()
-
-    def states_changed(self) -> None:
-        """Pass the news on: see `Listener.states_changed`."""
-        for listener in self._listeners:
-            listener.states_changed()
-
-    def champion_changed(self, version: int) -> None:
-        """Pass the news on: see `Listener.champion_changed`."""
-        for listener in self._listeners:
-            listener.champion_changed(version)
-
-    def erased(self) -> None:
-        """Pass the news on: see `Listener.erased`."""
-        for listener in self._listeners:
-            listener.erased()
+for _name in [name for name in vars(Listener) if not name.startswith("_")]:
+    setattr(Events, _name, _pass_on(_name))
 
 
 class Extension(Listener):

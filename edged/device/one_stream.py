@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from zlib import crc32
 
 from edged import __version__, logs
 from edged.device.assembly import Assembly
 from edged.device.learning.conditions import Pacer
-from edged.device.live_pipeline import LivePipeline
-from edged.device.outbound.publisher import OutboundRouter
 from edged.domain.events import DaemonStarted
 from edged.host.systemd import LoopWatch
 from edged.mqtt.client.message import ReceivedMessage
@@ -19,48 +16,14 @@ log = logs.get_logger("edged.device")
 
 AUDIT_SECONDS = 1.0  # that entries wait for the audit log
 LOOK_SECONDS = 1.0
-AFTER = 10  # looks for which a stream counts as busy after it has last done something
-BUSY_LOOKS = 5  # between two turns of learning while it is busy; not all streams in the same second
-EVICT_LOOKS = 60  # between two turns of ingest where samples get too old
-
-
-class IdleWaker:
-    """Looks after one stream of several on a thread that all of them share, instead of timeouts of its own.
-
-    `pipeline` and `outbound`, which share threads with others, do not wake up by themselves: call `look` once
-    a second.
-    """
-
-    def __init__(self, pipeline: LivePipeline, outbound: OutboundRouter) -> None:
-        self._pipeline, self._outbound = pipeline, outbound
-        self._seen: tuple[int, ...] = ()
-        self._busy = AFTER
-        self._looks, self._phase = 0, crc32(pipeline.config.name.encode()) % BUSY_LOOKS
-
-    def look(self) -> None:
-        """Wake the threads that may have something to do; none of an idle stream."""
-        pipeline, self._looks = self._pipeline, self._looks + 1
-        self._outbound.look()
-        if pipeline.config.storage.max_age is not None and self._looks % EVICT_LOOKS == 0:
-            pipeline.ingestor.wake()
-        samples = pipeline.samples
-        seen = (
-            pipeline.ingestor.received,
-            pipeline.predictor.predictions,
-            samples.next_offset(),
-            samples.last_seq(),
-        )
-        self._busy = AFTER if seen != self._seen else self._busy - 1
-        self._seen = seen
-        due = self._busy > 0 and self._looks % BUSY_LOOKS == self._phase
-        if due or pipeline.worker.waits or pipeline.rollout.problem is not None:
-            pipeline.worker.look()
-        if pipeline.teacher.behind or pipeline.predictor.on_probation:
-            pipeline.serving.look()
+LEARN_SECONDS = 5.0  # between two looks whether one of several streams has something to learn
+EVICT_SECONDS = 60.0  # between two turns of ingest where samples get too old
 
 
 class RunningStream(Assembly):
     """All parts of one stream, put together, with a beginning and an end."""
+
+    _seen = (0, 0)  # newest sample and label when it was last looked whether there is something to learn
 
     def start(self) -> None:
         """Begin to work; messages come as soon as the session is connected."""
@@ -75,7 +38,7 @@ class RunningStream(Assembly):
         self.audit.record_configuration(self.config, self.clock.now())
         self.dispatcher.resume()
         self.inbox.start(self.dispatcher)
-        self.outbound.start(background)
+        self.outbound.forwarder.start(background)
         self._plan()
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         self.filters = widest(self.config.stream.all_topics)
@@ -115,13 +78,28 @@ class RunningStream(Assembly):
         )
         self.timetable.every(LOOK_SECONDS, pacer.look)
         if self.config.name:
-            waker = IdleWaker(self.pipeline, self.outbound)
-            self.timetable.every(LOOK_SECONDS, waker.look)
+            self.timetable.every(LOOK_SECONDS, self.outbound.forwarder.look)
+            self.timetable.every(LOOK_SECONDS, self._wake_serving)
+            self.timetable.every(LEARN_SECONDS, self._wake_learning)
+            if self.config.storage.max_age is not None:
+                self.timetable.every(EVICT_SECONDS, self.pipeline.ingestor.wake)
         self.timetable.soon(self.periodic_reporter.now)
 
     def _scheduled(self) -> None:
         self.pipeline.scheduler.triggers.scheduled = True
         self.pipeline.worker.wake()
+
+    # Loops of several streams share threads and have no timeouts: an idle stream costs no turns.
+
+    def _wake_serving(self) -> None:
+        if self.pipeline.teacher.behind or self.pipeline.predictor.on_probation:
+            self.pipeline.serving.look()
+
+    def _wake_learning(self) -> None:
+        pipeline, samples = self.pipeline, self.pipeline.samples
+        before, self._seen = self._seen, (samples.next_offset(), samples.last_seq())
+        if self._seen != before or pipeline.worker.waits or pipeline.rollout.problem is not None:
+            pipeline.worker.look()
 
     def announce_start(self) -> None:
         """Tell that it serves, and let what takes long to load begin."""
@@ -176,7 +154,7 @@ class RunningStream(Assembly):
 
     def close(self, damaged: str | None = None) -> None:
         """Close what is open; nothing can be published any more."""
-        self.outbound.stop()
+        self.outbound.forwarder.stop()
         self._sequence.close()
         self.audit.drain()
         if self.stream_session is not None:

@@ -14,7 +14,7 @@ from edged.clock import Clock
 from edged.config import Config
 from edged.config.judging import LabelsConfig
 from edged.device.events import Events
-from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.changes import AnomalyExclusion
 from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.trainer_client import TrainerClient
@@ -24,14 +24,10 @@ from edged.device.promotion.model_store import ModelStore
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving.head_teacher import HeadTeacher
 from edged.device.serving.predictor import Predictor
-from edged.device.startup.recovery import UnfinishedRun
-from edged.device.startup.restore import (
-    restore_anomalies,
-    restore_drift,
-    stored_mix,
-    stored_sets,
-)
+from edged.device.startup.recovery import UnfinishedRun, restored
+from edged.domain.judging.expert_mix import mix_of
 from edged.domain.judging.paired_test import judged_on
+from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.protocols import ModelReader
@@ -91,7 +87,8 @@ class Pipeline:
         self.samples, self.reader = samples, reader
         self.schema = schema = config.stream.to_schema()
         holdout = judged_on(reader, config.stream.window_rules)
-        self.mix = stored_mix(registry, schema, head_of(config, bundle, schema))
+        self.mix = mix_of(schema, head_of(config, bundle, schema))
+        restored(registry, "mix", self.mix.restore)
         self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, self.mix)
         self.models = ModelStore(config, registry, host.models, host.clock, self.mix)
         self.teacher = HeadTeacher(self.mix.head, reader, schema, config.gate.holdout)
@@ -103,7 +100,7 @@ class Pipeline:
             config.drift.rules(),
             config.anomaly.rules(),
             self.mix,
-            stored_sets(registry, config.serving.coverage, schema),
+            prediction_sets(registry, config.serving.coverage, schema),
             self.teacher,
         )
         self.scheduler = TrainingScheduler(
@@ -127,8 +124,9 @@ class Pipeline:
         """
         if unfinished is not None and not self.registry.get_value(CANCELLED):
             self.scheduler.unfinished, self.scheduler.triggers.interrupted = unfinished, True
-        restore_drift(self.registry, self.predictor.drift)
-        restore_anomalies(self.registry, self.predictor.anomalies)
+        restored(self.registry, "drift", self.predictor.drift.restore)
+        if self.predictor.anomalies is not None:
+            restored(self.registry, "anomalies", self.predictor.anomalies.restore)
         champion = self.predictor.champion.version
         predecessor = self.models.unproven(champion)
         if predecessor is not None:
@@ -144,6 +142,15 @@ def head_of(config: Config, bundle: Bundle, schema: Schema) -> RidgeHead | None:
     """Make the closed-form head of a stream, where it has one: configured, or beside the standard experts."""
     wanted = config.model.head or ("ridge" if bundle.context else "none")
     return RidgeHead.of(schema) if wanted == "ridge" else None
+
+
+def prediction_sets(registry: Registry, coverage: float | None, schema: Schema) -> PredictionSets | None:
+    """Make what makes sets of this coverage, as the registry has it; None without a coverage."""
+    if coverage is None:
+        return None
+    sets = PredictionSets(coverage, schema)
+    restored(registry, "sets", sets.restore)
+    return sets
 
 
 def label_requests(labels: LabelsConfig, holdout: float, seed: int) -> LabelRequests:

@@ -126,14 +126,14 @@ class WindowCounts(Message):
 
 @dataclass(frozen=True)
 class ModelStatus(Message):
-    """The model that serves; `missing` is what it lacks before its answers say anything."""
+    """The model that serves, and what it lacks before its answers say anything; no version: there is none."""
 
-    version: int
-    since: float | None
-    parent: int | None
-    pinned: bool
-    quality: QualityFigures
-    missing: str | None
+    version: int | None = None
+    since: float | None = None
+    parent: int | None = None
+    pinned: bool = False
+    quality: QualityFigures | None = None
+    missing: str | None = None
 
 
 @dataclass(frozen=True)
@@ -148,40 +148,74 @@ class DriftStatus(Message):
 class TrainingStatus(Message):
     """The newest run, the present one, what the next one waits for, and what the newest labels did."""
 
-    runs: int
-    last: RunRecord | None
-    progress: RunProgress | None
-    paused: TrainingPause | None
-    waiting_for: tuple[str, ...]
-    summary: str | None
-    summary_ts: float | None
+    runs: int = 0
+    last: LastRun | RunRecord | None = None
+    progress: RunProgress | None = None
+    paused: TrainingPause | None = None
+    waiting_for: tuple[str, ...] = ()
+    summary: str | None = None
+    summary_ts: float | None = None
 
 
-@dataclass(frozen=True)
-class StreamStatus(SparseMessage):
-    """The summary of `edged status` and `request/status`."""
+@dataclass(frozen=True, kw_only=True)
+class StreamStatus(Message):
+    """The summary of `edged status` and `request/status`; of whatever version of edged where it was read."""
 
-    state: str
-    problem: str | None
-    health: Health
-    on_hold: Sequence[str]
-    ts: float
-    uptime_s: float
-    version: str
-    boot: int
-    samples: int
-    labels: int
-    quarantined: int
-    evicted: int
-    model: ModelStatus
-    drift: DriftStatus
-    stuck: int
-    training: TrainingStatus
-    outbox: OutboxBacklog
-    engine: str
-    host: BoardVitals
-    flash: FlashPace
-    audit: Link | None
+    state: str = ""
+    problem: str | None = None
+    health: Health = Health("", ())
+    on_hold: Sequence[str] = ()
+    ts: float | None = None
+    uptime_s: float = 0.0
+    version: str = ""
+    boot: int = 0
+    samples: int = 0
+    labels: int = 0
+    quarantined: int = 0
+    evicted: int = 0
+    model: ModelStatus = ModelStatus()
+    drift: DriftStatus | None = None
+    stuck: int | None = None
+    training: TrainingStatus = TrainingStatus()
+    outbox: OutboxBacklog = field(default_factory=OutboxBacklog)
+    engine: str = ""
+    host: BoardVitals | None = None
+    flash: FlashPace | None = None
+    audit: Link | None = None
+
+    def line(self) -> StreamLine:
+        """Return what is said of the stream beside others."""
+        model, training = self.model, self.training
+        return StreamLine(
+            self.state,
+            self.problem,
+            self.samples,
+            self.labels,
+            model.version,
+            model.quality,
+            training.runs,
+            self.on_hold,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalStatus(StreamStatus):
+    """A status as the state directory has it; `pid` is the process of a running daemon.
+
+    `told_at` is when the daemon stored it, in seconds of the monotonic clock.
+    """
+
+    pid: int | None = None
+    told_at: float | None = None
+
+    def to_json(self) -> JsonObject:
+        """Return the fields that `edged status` prints."""
+        return self.without("told_at")
+
+    @classmethod
+    def of(cls, state: Path) -> LocalStatus:
+        """Read the newest of a state directory; it says nothing where there is none."""
+        return read_status(state, cls)
 
 
 @dataclass(frozen=True)
@@ -304,74 +338,6 @@ class RetainedStates:
     training: TrainingState
     drift: DriftState
     buffer: BufferState
-
-
-# ---- what is read of a status ------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StoredModel(Message):
-    """The model that serves and its live quality, as they were told; None: there is none, or it is untold."""
-
-    version: int | None = None
-    since: float | None = None
-    parent: int | None = None
-    pinned: bool = False
-    quality: QualityFigures | None = None
-    missing: str | None = None
-
-    def to_json(self) -> JsonObject:
-        """Return the fields: `missing` where something is, `parent` and `pinned` where there is a model."""
-        absent = [] if self.missing else ["missing"]
-        return self.without(*absent, *(["parent", "pinned"] if self.version is None else []))
-
-
-@dataclass(frozen=True)
-class StoredTraining(Message):
-    """Runs, what the newest labels did, progress of the present run, and what the next one waits for."""
-
-    runs: int = 0
-    last: LastRun | None = None
-    progress: RunProgress | None = None
-    paused: TrainingPause | None = None
-    waiting_for: tuple[str, ...] | None = None
-    summary: str | None = None
-    summary_ts: float | None = None
-
-
-@dataclass(frozen=True)
-class StoredStatus(Message):
-    """A status as it is read: one that a daemon has stored, answered or published, of whatever version.
-
-    What it does not say is None or nothing. `pid` is the process of a running daemon. `told_at` is when it
-    was stored, in seconds of the monotonic clock.
-    """
-
-    state: str = ""
-    pid: int | None = None
-    problem: str | None = None
-    on_hold: tuple[str, ...] = ()
-    ts: float | None = None
-    boot: int | None = None
-    told_at: float | None = None
-    samples: int = 0
-    labels: int = 0
-    quarantined: int = 0
-    evicted: int = 0
-    model: StoredModel = StoredModel()
-    drift: DriftStatus | None = None
-    stuck: int | None = None
-    training: StoredTraining = field(default_factory=StoredTraining)
-    outbox: OutboxBacklog = field(default_factory=OutboxBacklog)
-    engine: str | None = None
-    host: BoardVitals | None = None
-    flash: FlashPace | None = None
-    audit: Link | None = None
-
-    @classmethod
-    def of(cls, state: Path) -> StoredStatus:
-        """Read the newest of a state directory; it says nothing where there is none."""
-        return read_status(state, cls)
 
 
 # ---- metrics -----------------------------------------------------------------------------------

@@ -11,13 +11,15 @@ from typing import Any
 from edged import logs
 from edged.config import Config, loader
 from edged.config.web import WebConfig
+from edged.device.events import Events
 from edged.device.live_pipeline import LivePipeline
+from edged.device.outbound.publisher import OutboundRouter
+from edged.domain.commands.rules import Answer, Request
 from edged.domain.json_fields import JsonObject
 from edged.domain.messages.requests import settable
 from edged.domain.training.message import Message
-from edged.errors import ConfigError
+from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import publish_file
-from edged.storage.models.registry import Registry
 
 log = logs.get_logger("edged.settings")
 
@@ -26,6 +28,12 @@ AT_START = ("training.enabled", "training.every", "labels.", "report.")
 
 PAUSED = "paused"  # name of the registry's value
 
+SHOWN = {
+    "device", "stream", "model", "training", "drift", "anomaly", "gate", "labels", "serving", "storage",
+    "outbox", "commands", "report", "log",
+}  # fmt: skip
+"""Sections that `config.get` returns; those about the broker are not among them."""
+
 PUBLISHED = {
     "stream", "training", "drift", "gate", "labels", "serving", "storage", "outbox", "commands",
     "report", "log",
@@ -33,12 +41,15 @@ PUBLISHED = {
 """Sections in the retained state `config`."""
 
 
-def page_address(web: WebConfig | None) -> str | None:
-    """Return where other machines find the device page; None if they cannot, or its host is not known."""
+def page_address(web: WebConfig | None, hostname: str | None = None) -> str | None:
+    """Return where other machines find the device page; None if they cannot, or its host is not known.
+
+    `hostname` is taken where the section names no host.
+    """
     if web is None or web.address is None or web.is_local:
         return None
     host, port = web.address
-    name = next(iter(web.allowed_hosts), None if host in ("0.0.0.0", "::") else host)  # noqa: S104
+    name = next(iter(web.allowed_hosts), hostname if host in ("0.0.0.0", "::") else host)  # noqa: S104
     if name is None:
         return None
     return f"https://{f'[{name}]' if ':' in name else name}:{port}/"
@@ -51,14 +62,6 @@ class SettingsReport(Message):
     desired: JsonObject
     reported: JsonObject
     needs_restart: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class SettingsChange(Message):
-    """Values of the keys that were set, and of others that have changed in the file: before and after."""
-
-    before: JsonObject
-    after: JsonObject
 
 
 @dataclass(frozen=True)
@@ -75,17 +78,18 @@ class ConfigState(Message):
 
 
 class Settings:
-    """The configuration in force.
+    """The configuration in force; `config.get` and `config.set` read and change it.
 
     Keys that are set by command are stored in the state directory and override the configuration file at
     every start.
 
     `pipeline`: its configuration is the one in force at the start; changes are applied to its parts. `path`:
-    the configuration file.
+    the configuration file. `events` hears of changes.
     """
 
-    def __init__(self, pipeline: LivePipeline, path: Path) -> None:
+    def __init__(self, pipeline: LivePipeline, path: Path, events: Events) -> None:
         self._pipeline = pipeline
+        self._events = events
         self._path = path
         self._overlay = pipeline.config.storage.dir / loader.OVERLAY
         self.config: Config = pipeline.config
@@ -94,8 +98,18 @@ class Settings:
         self._waiting: list[str] = []
         self._state: ConfigState | None = None
 
-    def change(self, request: JsonObject) -> SettingsChange:
+    def get(self, request: Request) -> Answer:
+        """Return the configuration in force, or the keys that the request names."""
+        values = self.config.model_dump(mode="json", include=SHOWN)
+        keys = request.get("keys")
+        found = values if keys is None else {key: value_of(values, key) for key in keys}
+        return {"values": found, **self.report().to_json()}
+
+    def set(self, request: Request) -> Answer:
         """Set keys permanently; null restores the value of the configuration file.
+
+        The answer has the values of these keys, and of others that have changed in the file, before and
+        after.
 
         Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
@@ -110,7 +124,12 @@ class Settings:
         log.info("config_set", keys=sorted(request), needs_restart=self._waiting)
         old, new = (values_of(config, known) for config in (before, wanted))
         changed = [key for key in known if key in request or old[key] != new[key]]
-        return SettingsChange({key: old[key] for key in changed}, {key: new[key] for key in changed})
+        self._events.states_changed()
+        return {
+            **self.report().to_json(),
+            "before": {key: old[key] for key in changed},
+            "after": {key: new[key] for key in changed},
+        }
 
     def renew(self) -> None:
         """Apply what was set for all streams of the device; what was set for this one lies over it."""
@@ -159,29 +178,60 @@ class Settings:
             logs.configure(self.config.log.level)
 
 
-class PausedParts:
-    """Names of the paused parts, stored durably: `training`, `serving`."""
+class Pauses:
+    """`pause` and `resume` for training and serving; a pause lasts across restarts.
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._names: frozenset[str] = frozenset(registry.get_value(PAUSED) or ())
+    While `training` is paused, only commands start runs, and an interrupted run waits; while `serving` is
+    paused, edged publishes no predictions.
+    """
+
+    def __init__(self, pipeline: LivePipeline, outbound: OutboundRouter, events: Events) -> None:
+        self._pipeline = pipeline
+        self._outbound = outbound
+        self._events = events
+        self._names: frozenset[str] = frozenset(pipeline.registry.get_value(PAUSED) or ())
 
     @property
     def names(self) -> list[str]:
         """The paused parts, sorted by name."""
         return sorted(self._names)
 
-    def set(self, part: str, *, paused: bool) -> bool:
-        """Store whether a part is paused; False if that was so before.
+    def start(self) -> None:
+        """Pause the parts that were paused when the daemon ended."""
+        for part in self.names:
+            self._switch(part, paused=True)
 
-        Raises StorageError when the disk refuses it; then nothing has changed.
+    def pause(self, request: Request) -> Answer:
+        """Pause the part `what`, training by default; with `hold` false resume it.
+
+        Raises RefusedError where `resume` must be signed and this command need not be.
         """
-        after = self._names | {part} if paused else self._names - {part}
-        if after == self._names:
-            return False
-        self._registry.set_value(PAUSED, sorted(after))
-        self._names = after
-        return True
+        hold, unsigned = request.get("hold", True), self._pipeline.config.commands.unsigned()
+        if not hold and "pause" in unsigned and "resume" not in unsigned:
+            raise RefusedError("resuming must be signed", where="hold", remedy="send the command resume")
+        return self._set(request.get("what", "training"), paused=hold)
+
+    def resume(self, request: Request) -> Answer:
+        """Resume the part `what`, training by default."""
+        return self._set(request.get("what", "training"), paused=False)
+
+    def _set(self, part: str, *, paused: bool) -> Answer:
+        before = {"paused": self.names}
+        names = self._names | {part} if paused else self._names - {part}
+        if names != self._names:
+            self._pipeline.registry.set_value(PAUSED, sorted(names))
+            self._names = names
+            self._switch(part, paused=paused)
+            self._events.states_changed()
+        after = {"paused": self.names}
+        return after | {"before": before, "after": after}
+
+    def _switch(self, part: str, *, paused: bool) -> None:
+        if part == "training":
+            self._pipeline.scheduler.paused = paused
+            self._pipeline.worker.wake()
+        else:
+            self._outbound.silent = paused
 
 
 def checked_request(request: Mapping[str, Any]) -> Collection[str]:

@@ -188,7 +188,7 @@ class SeveralStreams(Listener):
         parts.events.ready()
         if self._web is not None:
             self._web.ready()
-        self._publish_streams()
+        self.own_topics.publish_streams()
 
     def _start(self, name: str) -> None:
         """Start an open stream; if it fails, report that, and the others continue."""
@@ -247,10 +247,6 @@ class SeveralStreams(Listener):
         self.failed[name] = error.line()
         log.error("stream_failed", stream=name, problem=error.line(), remedy="correct it and reload")
         self.parts.events.event(StreamFailed(name, error.line()))
-
-    def _publish_streams(self) -> None:
-        """Publish the list of streams and the state of each."""
-        self.own_topics.publish_streams()
 
     def reload(self, path: Path) -> None:
         """Read the configuration again: streams are added, changed and removed, the others go on.
@@ -311,7 +307,7 @@ class SeveralStreams(Listener):
             changed=changed,
             removed=removed,
         )
-        self._publish_streams()
+        self.own_topics.publish_streams()
 
     def _waiting(self, plain: dict[str, Config]) -> list[str]:
         """Sections of the device that have changed."""
@@ -378,7 +374,7 @@ class SeveralStreams(Listener):
             if isinstance(what, StreamDamage) and what.stream in self.streams:
                 config = _read(self._path).get(what.stream, self.streams[what.stream].config)
                 self.restart(what.stream, config, what.file)
-                self._publish_streams()
+                self.own_topics.publish_streams()
 
     def stop(self, damaged: str | None = None) -> None:  # noqa: ARG002  streams restart by themselves
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""

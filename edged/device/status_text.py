@@ -10,10 +10,8 @@ from edged.device.reports import (
     DriftStatus,
     FlashPace,
     LastRun,
+    LocalStatus,
     ModelStatus,
-    StoredModel,
-    StoredStatus,
-    StoredTraining,
     StreamStatus,
     TrainingStatus,
 )
@@ -28,9 +26,9 @@ TROUBLES = {"throttled": "CPU throttled", "under_voltage": "undervoltage", "on_b
 ENOUGH_LABELS = 100  # for live quality to be compared
 
 
-def summary(status: StreamStatus | StoredStatus) -> dict[str, str]:
+def summary(status: StreamStatus) -> dict[str, str]:
     """What there is to tell, by name; times are of this machine's zone."""
-    pid = status.pid if isinstance(status, StoredStatus) else None
+    pid = status.pid if isinstance(status, LocalStatus) else None
     lines = {"state": status.state + (f" (pid {pid})" if pid else "")}
     if troubles := attention(status):
         lines["attention"] = "; ".join(troubles)
@@ -58,16 +56,16 @@ def summary(status: StreamStatus | StoredStatus) -> dict[str, str]:
     return lines | _hardware(status.host) | _wear(status.flash)
 
 
-def attention(status: StreamStatus | StoredStatus) -> list[str]:
+def attention(status: StreamStatus) -> list[str]:
     """What keeps the device from being well, most pressing first; nothing where all is well.
 
-    >>> attention(StoredStatus.from_json({"problem": None, "stuck": 2, "host": {"throttled": True}}))
+    >>> attention(StreamStatus.from_json({"problem": None, "stuck": 2, "host": {"throttled": True}}))
     ['2 features stuck', 'CPU throttled']
     >>> model = {"quality": {"accuracy": 0.8, "labelled": 100, "repeated": 0.9}}
-    >>> attention(StoredStatus.from_json({"model": model}))
+    >>> attention(StreamStatus.from_json({"model": model}))
     ['repeating the last known value is better than the model: accuracy 90.0 %, with the model 80.0 %']
     >>> few = {"quality": {"error": 0.1, "labelled": 99, "repeated": 0.05}}
-    >>> attention(StoredStatus.from_json({"model": few}))
+    >>> attention(StreamStatus.from_json({"model": few}))
     []
     """
     found = [status.problem] if status.problem else []
@@ -84,10 +82,10 @@ def attention(status: StreamStatus | StoredStatus) -> list[str]:
     return found
 
 
-def notes(status: StreamStatus | StoredStatus) -> list[str]:
+def notes(status: StreamStatus) -> list[str]:
     """What is worth knowing, but needs nobody's attention.
 
-    >>> notes(StoredStatus.from_json({"ts": 1.8e9, "host": {"clock_synchronised": False}}))
+    >>> notes(StreamStatus.from_json({"ts": 1.8e9, "host": {"clock_synchronised": False}}))
     ['clock not synchronised: no time server found']
     """
     host = status.host
@@ -116,7 +114,7 @@ def quality(live: QualityFigures | None) -> str:
     return f"{', '.join(parts)} over {count(live.labelled, 'label')}{beside}"
 
 
-def learned(state: TrainingStatus | StoredTraining) -> str:
+def learned(state: TrainingStatus) -> str:
     """Say what the newest labels did, and when."""
     if not state.summary:
         return "nothing yet: training starts when enough labels have arrived"
@@ -139,7 +137,7 @@ def drift(state: DriftStatus | None) -> str:
     return f"{text}, latest: {last.level.name.lower()} in {last.source} at sample {last.offset:,}"
 
 
-def training(state: TrainingStatus | StoredTraining) -> str:
+def training(state: TrainingStatus) -> str:
     """How many runs there were, how far the present one is, and what a wanted one waits for."""
     text = count(state.runs, "run")
     if state.progress is not None:
@@ -167,7 +165,7 @@ def last_run(run: LastRun | RunRecord) -> str:
     return f"{text}: {run.outcome} at {when(run.ended)}" if run.ended else f"{text}: running"
 
 
-def _model(model: ModelStatus | StoredModel) -> str:
+def _model(model: ModelStatus) -> str:
     if model.version is None:
         return "none yet"
     text = f"version {model.version} since {when(model.since)}"
@@ -200,7 +198,7 @@ def _wear(flash: FlashPace | None) -> dict[str, str]:
     return {"flash": f"{size(flash.written)} written{day}{each}"}
 
 
-def status_of(messages: Mapping[str, Mapping[str, Any]]) -> StoredStatus | None:
+def status_of(messages: Mapping[str, Mapping[str, Any]]) -> StreamStatus | None:
     """The status as far as a device's own messages tell it; None before they have told enough.
 
     `messages` are the newest of each topic below the device's own: `status`, `state/model`,
@@ -231,4 +229,4 @@ def status_of(messages: Mapping[str, Mapping[str, Any]]) -> StoredStatus | None:
         "host": metrics["host"] if online else None,
         "flash": metrics.get("flash"),
     }
-    return StoredStatus.from_json(told)
+    return StreamStatus.from_json(told)

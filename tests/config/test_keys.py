@@ -214,7 +214,10 @@ def published(config: Config) -> Any:
 
 def answered(config: Config) -> Any:
     """Whether a requester can have the answer on a topic of its own."""
-    answers = CommandAnswers(Blank(), Topics("edged/press"), Blank(), config.commands.answer_to)  # type: ignore[arg-type]
+    answers = CommandAnswers(
+        Blank(), Topics("edged/press"), Blank(), config.commands.answer_to, journal=Blank(),  # type: ignore[arg-type]
+        clock=VirtualClock(1.7e9),
+    )  # fmt: skip
     return answers._answer_to  # noqa: SLF001
 
 

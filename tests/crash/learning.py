@@ -27,6 +27,7 @@ from edged.engines.inference import InferenceReader
 from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.registry import Registry
 from tests.crash.rig import opened, tell
 from tests.device.learning_rig import batch
 from tests.device.linear import GOOD, candidate, classes, inputs
@@ -89,8 +90,9 @@ class PlayedTrainer:
 class ToldAnswers(CommandAnswers):
     """Tells somebody else of each answer."""
 
-    def __init__(self, running: RunningCommands) -> None:
-        self._running = running
+    def __init__(self, running: RunningCommands, journal: Registry, clock: VirtualClock) -> None:
+        wire: Any = None  # nothing is published
+        super().__init__(wire, wire, running, journal=journal, clock=clock)
 
     def publish(self, name: str, answer: Answer, sender: Sender) -> None:
         """`accepted <transaction>`, or `answered <transaction> <its result>`."""
@@ -102,7 +104,7 @@ class ToldAnswers(CommandAnswers):
             told = {"state": answer["state"], "steps": data.get("steps"), "run": data.get("run")}
             tell("answered", answer["transaction"], json.dumps(told, separators=(",", ":")))
 
-    def progress(self, progress: CommandProgress) -> None:
+    def publish_progress(self, progress: CommandProgress) -> None:
         """Nobody relies on it."""
 
     def acknowledge(self, delivery: Any) -> None:
@@ -125,13 +127,12 @@ class Desk:
         self.worker = TrainingWorker(
             scheduler=pipeline.scheduler, rollout=pipeline.rollout,
             exclusion=pipeline.exclusion, samples=state.samples, registry=state.registry,
-
         )  # fmt: skip
         running = RunningCommands()
         self.dispatcher = CommandDispatcher(
             {"train": Handler(self._train, "later", resume=self._resume)},
-            config=CommandsConfig(), clock=clock, journal=state.registry, answers=ToldAnswers(running),
-            authority=None, running=running,
+            config=CommandsConfig(), clock=clock, journal=state.registry,
+            answers=ToldAnswers(running, state.registry, clock), authority=None, running=running,
         )  # fmt: skip
         self.audit = AuditLog(self.folder, max_bytes=3000)
 

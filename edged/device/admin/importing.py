@@ -13,9 +13,9 @@ import numpy as np
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.device.admin.local_state import local_entry, lock_state
-from edged.device.admin.results import ImportedFile, ImportReport
 from edged.device.startup.bootstrap import open_samples, with_context
 from edged.domain.stream.sample import Batch
+from edged.domain.training.message import Message
 from edged.errors import ConfigError, RefusedError
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.registry import Registry
@@ -35,6 +35,24 @@ class ImportFile:
     path: Path
     format: str
     progress: ImportProgress
+
+
+@dataclass(frozen=True)
+class ImportedFile(Message):
+    """A file: how many samples of it are stored, whether they were `before`, and what was left out."""
+
+    file: Path
+    samples: int
+    before: bool
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ImportReport(Message):
+    """Files that were imported, and their samples in all."""
+
+    files: tuple[ImportedFile, ...]
+    samples: int
 
 
 def import_files(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.device.admin.local_state import local_entry, lock_state, model_reader
-from edged.device.admin.results import JudgedRun
 from edged.device.events import Events
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion.summary import SUMMARY, StoredSummary
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import unfinished
+from edged.domain.json_fields import JsonObject
+from edged.domain.judging.verdict import Verdict
 from edged.domain.protocols import RunObserver
+from edged.domain.training.message import Message
+from edged.domain.training.training_run import RunResult
 from edged.errors import RefusedError, StorageError
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
@@ -23,6 +27,21 @@ from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 
 UNFINISHED = ("interrupted", "stopped")
+
+
+@dataclass(frozen=True)
+class JudgedRun(Message):
+    """A run, the verdict on its candidate, the version under which it serves, and who is champion now."""
+
+    result: RunResult
+    verdict: Verdict
+    summary: str
+    version: int | None
+    champion: int | None
+
+    def to_json(self) -> JsonObject:
+        """Return all on one level."""
+        return {**self.result.without("memory", "candidate"), **self.without("result")}
 
 
 def train_once(config: Config, *, resume: bool = False, observer: RunObserver | None = None) -> JudgedRun:

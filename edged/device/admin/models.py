@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.device.admin.local_state import local_entry, lock_state, model_store
-from edged.device.admin.results import ExportedModel, ListedModel, Pinned
 from edged.device.promotion.rollout import ChampionChange
 from edged.device.startup.bootstrap import with_context
+from edged.domain.json_fields import JsonObject
+from edged.domain.training.message import Message
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import publish_file
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.model_metadata import ModelMetadata
+from edged.storage.models.records import ModelRecord
 from edged.storage.models.registry import Registry
+
+
+@dataclass(frozen=True)
+class ListedModel(Message):
+    """A model of the registry, whether it is champion, and where its file is if one model was asked for."""
+
+    record: ModelRecord
+    champion: bool
+    path: Path | None = None
+
+    def to_json(self) -> JsonObject:
+        """Return the fields of the record with the others."""
+        path = {} if self.path is None else {"path": str(self.path)}
+        return {**self.record.to_json(), "champion": self.champion, **path}
+
+
+@dataclass(frozen=True)
+class ExportedModel(Message):
+    """A model that was written to a file."""
+
+    version: int
+    file: Path
+
+
+@dataclass(frozen=True)
+class Pinned(Message):
+    """The version that serves until `unpin`; None after that."""
+
+    pinned: int | None
+
 
 ModelsAnswer = list[ListedModel] | ListedModel | ExportedModel | Pinned | ChampionChange
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from edged import __version__
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.device.admin.local_state import head_of
-from edged.device.admin.results import LocalStatus, LocalTraining
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.promotion.summary import stored_summary
-from edged.device.reports import Health, StoredModel, StoredStatus
+from edged.device.reports import Health, LocalStatus, ModelStatus, TrainingStatus
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.text import when
 from edged.domain.training.guards import FailureBackoff
@@ -18,7 +18,7 @@ from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.last_run import crashed
 from edged.storage.models.registry import Registry
 from edged.storage.outbox import queue
-from edged.storage.outbox.tables import OutboxBacklog, waiting
+from edged.storage.outbox.tables import waiting
 
 STATUS_SECONDS = 5.0  # that a status may be late
 
@@ -29,31 +29,22 @@ def status_of(config: Config) -> LocalStatus:
     Counters come from the sample log itself, so they are current. What only the daemon knows (live quality,
     pending messages) is as it wrote it last.
     """
-    state, counted = config.storage.dir, (0, 0, 0, 0)
-    running, outbox = DirectoryLock.holder(state), OutboxBacklog(0, 0, 0)
+    state = config.storage.dir
+    running, engine = DirectoryLock.holder(state), config.training.engine
+    name = "online" if running is not None else "crashed" if crashed(state) else "stopped"
+    status = LocalStatus(state=name, pid=running, version=__version__, engine=engine, audit=head_of(state))
     if (state / "samples.db").exists():
         with open_samples(config, readonly=True) as samples:
-            counters = samples.counters()
-        counted = counters.samples, counters.labels, counters.quarantined, counters.evicted
+            found = samples.counters()
+        status = replace(
+            status,
+            samples=found.samples,
+            labels=found.labels,
+            quarantined=found.quarantined,
+            evicted=found.evicted,
+        )
     if running is None and (state / queue.DATABASE).exists():
-        outbox = waiting(state / queue.DATABASE)
-    name = "online" if running is not None else "crashed" if crashed(state) else "stopped"
-    status = LocalStatus(
-        state=name,
-        pid=running,
-        samples=counted[0],
-        labels=counted[1],
-        quarantined=counted[2],
-        evicted=counted[3],
-        model=StoredModel(),
-        training=LocalTraining(),
-        outbox=outbox,
-        engine=config.training.engine,
-        on_hold=(),
-        audit=head_of(state),
-        drift=None,
-        health=Health.of(name, None),
-    )
+        status = replace(status, outbox=waiting(state / queue.DATABASE))
     if (state / "state.db").exists():
         with Registry.open(state, readonly=True) as registry:
             status = _with_registry(status, config, registry)
@@ -61,27 +52,29 @@ def status_of(config: Config) -> LocalStatus:
 
 
 def _with_registry(status: LocalStatus, config: Config, registry: Registry) -> LocalStatus:
-    last, champion = StoredStatus.of(config.storage.dir), registry.champion()
-    reign, runs = registry.reign(), registry.runs(1)
+    last, champion = LocalStatus.of(config.storage.dir), registry.champion()
+    reign, runs, summary = registry.reign(), registry.runs(1), stored_summary(registry)
     record = None if champion is None else registry.get(champion)
     backoff = FailureBackoff.recalled(backoff_rules(config.training), registry.get_value(BACKOFF))
     status = replace(
         status,
-        model=StoredModel(
+        boot=registry.boots(),
+        model=ModelStatus(
             version=champion,
             since=reign.ts if reign else None,
             parent=None if record is None else record.parent,
             pinned=record is not None and record.pinned,
             quality=last.model.quality,
         ),
-        training=LocalTraining(
+        training=TrainingStatus(
             runs=registry.run_count(),
             last=runs[0] if runs else None,
             paused=backoff.pause(),
-            learned=stored_summary(registry),
+            summary=summary.summary,
+            summary_ts=summary.summary_ts,
         ),
         engine=last.engine or status.engine,
-        on_hold=registry.get_value("paused") or (),
+        on_hold=tuple(registry.get_value("paused") or ()),
         drift=last.drift,
     )
     if status.state == "crashed":
@@ -90,15 +83,20 @@ def _with_registry(status: LocalStatus, config: Config, registry: Registry) -> L
     return _with_daemon(status, last, problem_of(last, registry.boots(), config.report.every))
 
 
-def _with_daemon(status: LocalStatus, last: StoredStatus, problem: str | None) -> LocalStatus:
+def _with_daemon(status: LocalStatus, last: LocalStatus, problem: str | None) -> LocalStatus:
     """Add what only a running daemon knows."""
     if status.state != "online":
         return status
+    now = last.training
     return replace(
         status,
         state="online" if problem is None else "degraded",
         problem=problem,
-        training=replace(status.training, present=last.training),
+        ts=last.ts,
+        uptime_s=last.uptime_s,
+        version=last.version,
+        model=replace(status.model, missing=last.model.missing),
+        training=replace(status.training, progress=now.progress, waiting_for=now.waiting_for),
         outbox=last.outbox,
         host=last.host,
         flash=last.flash,
@@ -111,19 +109,17 @@ def health(config: Config) -> tuple[bool, str]:
 
     Raises StorageError when the registry cannot be read.
     """
-    state = config.storage.dir
-    running = DirectoryLock.holder(state)
-    if running is None:
-        ended = "crashed: the daemon ended without a stop, none" if crashed(state) else "stopped: no daemon"
-        return False, f"{ended} runs on {state}"
-    problem = None
-    if (state / "state.db").exists():
-        with Registry.open(state, readonly=True) as registry:
-            problem = problem_of(StoredStatus.of(state), registry.boots(), config.report.every)
-    return (True, f"online: process {running}") if problem is None else (False, f"degraded: {problem}")
+    status = status_of(config)
+    if status.pid is None:
+        crash = status.state == "crashed"
+        ended = "crashed: the daemon ended without a stop, none" if crash else "stopped: no daemon"
+        return False, f"{ended} runs on {config.storage.dir}"
+    if status.state == "degraded":
+        return False, f"degraded: {status.problem}"
+    return True, f"online: process {status.pid}"
 
 
-def problem_of(last: StoredStatus, boot: int, report_every: float) -> str | None:
+def problem_of(last: LocalStatus, boot: int, report_every: float) -> str | None:
     """Return the problem that the daemon reported last, or that its report is too old; None: no problem."""
     if last.boot != boot or last.told_at is None:
         return None  # of an earlier start: this one has not come to it yet

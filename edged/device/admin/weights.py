@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,8 @@ from edged.errors import ConfigError, RefusedError, StorageError
 from edged.mqtt import weight_encoding
 from edged.storage.models.bundles import Bundle
 
-if TYPE_CHECKING:
-    Weights = dict[str, NDArray[np.float32]]
+Weights = dict[str, NDArray[np.float32]]
+
 
 MANIFESTS = ("manifest", "manifest.json")
 

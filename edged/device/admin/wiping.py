@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edged.config import Config
 from edged.device.admin.local_state import local_entry, lock_state, model_store
-from edged.device.admin.results import Erased
 from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.domain.training.message import SparseMessage
 from edged.errors import ConfigError, StorageError
 from edged.storage.backup.restore import COLLECTED, derived_files
 from edged.storage.files.atomic import remove_files
@@ -23,6 +23,20 @@ from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue, tables
 
 ERASED = (*COLLECTED, ".restor*", ".replaced")
+
+
+@dataclass(frozen=True)
+class Erased(SparseMessage):
+    """How much `wipe` has erased, None of what it was not to erase; `kept` are files that are not edged's."""
+
+    files: int | None = None
+    kept: tuple[str, ...] | None = None
+    messages: int | None = None
+    samples: int | None = None
+    labels: int | None = None
+    quarantined: int | None = None
+    checkpoints: int | None = None
+    models: int | None = None
 
 
 def wipe(config: Config, what: Sequence[str]) -> Erased:

@@ -19,7 +19,6 @@ from edged.device.commands.answers import (
     CommandAnswers,
     CommandDelivery,
     HttpCommand,
-    TaskReporter,
     command_of,
     encoded,
 )
@@ -79,7 +78,6 @@ class CommandDispatcher:
         self._answers = answers
         self._authority = authority
         self._running = running
-        self._reporter = TaskReporter(journal, clock, answers, running)
         self._freshness = Freshness(config.max_age)
         self._long: queue.SimpleQueue[tuple[Handler, Task] | None] = queue.SimpleQueue()
         self._stopping = False
@@ -92,7 +90,7 @@ class CommandDispatcher:
 
     def _resume(self, record: CommandRecord) -> None:
         handler = self._handlers.get(record.name)
-        task = self._reporter.begin(record.name, record.request, record.id, record)
+        task = self._answers.begin(record.name, record.request, record.id, record)
         if handler is None or not handler.survives:
             task.fail(EdgedError(ENDED, where=record.name, remedy="send it again, as another transaction"))
             return
@@ -156,7 +154,7 @@ class CommandDispatcher:
         except EdgedError as problem:
             self._answers.reject(delivery, problem, request)
             return
-        self._execute(handler, self._reporter.begin(name, request, key, delivery, handler.kind))
+        self._execute(handler, self._answers.begin(name, request, key, delivery, handler.kind))
         self._answers.acknowledge(delivery)
 
     def _answered_before(self, name: str, request: Request, key: str, delivery: CommandDelivery) -> bool:
@@ -191,11 +189,11 @@ class CommandDispatcher:
     def _execute(self, handler: Handler, task: Task) -> None:
         own = arguments(task.name, task.request)
         if handler.kind == "aside":
-            self._reporter.accept(task, {})
+            self._answers.accept(task, {})
             self._execute_later(handler, task)
             return
         if handler.kind == "later":
-            self._attempt(task, partial(handler.carry_out, own, task), partial(self._reporter.accept, task))
+            self._attempt(task, partial(handler.carry_out, own, task), partial(self._answers.accept, task))
         else:
             known = (task,) if handler.kind == "again" else ()
             self._attempt(task, partial(handler.carry_out, own, *known), task.done)

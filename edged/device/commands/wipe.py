@@ -80,7 +80,7 @@ class WipeCommands:
             pipeline.rollout.begin_anew("wiped")
             gone["models"] = pipeline.registry.erase()
         if {"samples", "labels", "models"} & set(what):
-            gone["messages"] = self._outbound.erase()
+            gone["messages"] = self._outbound.forwarder.erase()
             gone["files"] = remove_files(derived_files(state, models="models" in what))
         if "samples" in what or "labels" in what:
             self._forget(samples="samples" in what)

@@ -79,7 +79,7 @@ class LocalRounds(Extension):
 
     def _judge(self, trial: TrialRequest, weights: Weights) -> FleetModelResult:
         digest, model = self._kept(weights)
-        found = self._work.judge(trial, digest, model)
+        found = self._work.judge(trial.round, None, (digest, model), offer=trial.offer)
         if trial.offer:
             self._work.event(FleetModelJudged(trial.round, digest, found.taken, found.reason))
         if found.samples_judged == 0:

@@ -16,10 +16,12 @@ from typing import TypeVar
 from edged import __version__
 from edged.clock import Clock
 from edged.config import FleetConfig
+from edged.device.events import Events, Extension
+from edged.device.fleet_member.local_rounds import LocalRounds
 from edged.device.fleet_member.round_executor import RoundExecutor
-from edged.device.fleet_member.traffic import ModelFetcher, UpdateSender
-from edged.device.fleet_member.transports import FleetTransport
+from edged.device.fleet_member.traffic import FleetTransport, ModelFetcher, UpdateSender
 from edged.device.learning.trainer_slot import StoppedRunError
+from edged.device.live_pipeline import LivePipeline
 from edged.domain.events import (
     FleetAccepted,
     FleetDeclined,
@@ -41,6 +43,9 @@ from edged.domain.federated.round_orders import FleetModelResult, RoundResult
 from edged.errors import EdgedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.client.session import Session
+from edged.signing import Keys
+from edged.storage.models.bundle_archive import ActiveBundle
 from edged.storage.models.fleet import FleetModels, SentUpdates
 
 R = TypeVar("R")
@@ -53,7 +58,7 @@ STATE_SECONDS = 60.0  # between two messages on the device's state; changes are 
 log = get_logger("edged.member")
 
 
-class Member:
+class Member(Extension):
     """Takes part in the rounds of a fleet for the device with this name.
 
     `work` trains and judges between training runs; models and updates are stored in the directory `state`.
@@ -256,10 +261,11 @@ class Member:
         before = self._record.judged
         path = self._models.path(before)
         standing = None if path is None else (before, path)
+        digest = announced.base.hash
         self._run(
-            lambda: self._work.evaluate(announced, model, standing),
+            lambda: self._work.judge(announced.round, announced.id, (digest, model), standing),
             lambda found: self._judged(announced, found),
-            announced.base.hash,
+            digest,
         )
 
     def _run(self, work: Callable[[], R], done: Callable[[R], None], blamed: str) -> None:
@@ -375,3 +381,22 @@ class Member:
             return
         if self._transport.publish(self._topics.state(self._device), state.payload(), retain=True):
             self._published = now, state
+
+
+def membership(
+    pipeline: LivePipeline, fleet: FleetConfig, bundles: ActiveBundle, session: Session, events: Events
+) -> Member | LocalRounds:
+    """Make what takes part in rounds: over `session`, or without a name of a fleet for a local program."""
+    config, work = pipeline.config, RoundExecutor(pipeline, fleet, bundles, events)
+    if fleet.name is None:
+        return LocalRounds(fleet, work, config.storage.dir)
+    topics = FleetTopics(fleet.name, config.mqtt.root)
+    return Member(
+        config.device.id,
+        fleet,
+        topics=topics,
+        transport=FleetTransport(session, topics, Keys(fleet.keys) if fleet.keys else None),
+        work=work,
+        state=config.storage.dir,
+        clock=pipeline.clock,
+    )

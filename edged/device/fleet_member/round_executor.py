@@ -24,7 +24,6 @@ from edged.domain.federated.round_orders import (
     TrainedWeights,
     TrainFrom,
     TrainRound,
-    TrialRequest,
     TryFleetModel,
 )
 from edged.domain.training.message import Message
@@ -131,53 +130,41 @@ class RoundExecutor:
         self._registry.end_run(run, self._clock.now(), "done", result)
         return result
 
-    def judge(self, trial: TrialRequest, digest: str, model: Path) -> FleetModelResult:
-        """Evaluate the weights `digest` in the file `model` on the holdout; if offered, put them to the gate.
-
-        Raises EdgedError when the trainer fails or is stopped; see `TrainerClient.run`.
-        """
-        order = TryFleetModel(
-            self._start("fleet_model", trial.round, None),
-            id=LOCAL,
-            model=model,
-            hash=digest,
-            standing=None,
-            standing_hash=None,
-            adopt=trial.offer and self._adopts,
-        )
-        return self._tried(order, offered=trial.offer)
-
-    def evaluate(
-        self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
+    def judge(
+        self,
+        number: int,
+        token: str | None,
+        model: tuple[str, Path],
+        standing: tuple[str, Path] | None = None,
+        *,
+        offer: bool = True,
     ) -> FleetModelResult:
-        """Evaluate the fleet's model on the device's holdout, and serve it if the gate accepts it.
+        """Evaluate weights on the holdout in the round `number`; if offered, put them to the gate.
 
-        `standing` is fingerprint and file of the fleet's model that was judged before, where it is kept.
+        `token` is the id of a round over MQTT. `model` is fingerprint and file of the weights, `standing`
+        those of the fleet's model that was judged before, where it is kept.
+
         Raises EdgedError when the trainer fails or is stopped; see `TrainerClient.run`.
         """
-        digest, path = standing or (None, None)
+        (digest, file), (before, kept) = model, standing or (None, None)
         order = TryFleetModel(
-            self._start("fleet_model", announced.round, announced.id),
-            id=announced.id,
-            model=model,
-            hash=announced.base.hash,
-            standing=path,
-            standing_hash=digest,
-            adopt=self._adopts,
+            self._start("fleet_model", number, token),
+            id=token or LOCAL,
+            model=file,
+            hash=digest,
+            standing=kept,
+            standing_hash=before,
+            adopt=offer and self._adopts,
         )
-        return self._tried(order)
+        result = self._run(order)
+        taken, reason = self._decided(result) if offer else (False, "it was not offered")
+        result = replace(result, taken=taken, reason=reason)
+        self._registry.end_run(order.run, self._clock.now(), "done", result)
+        return result
 
     @property
     def _adopts(self) -> bool:
         return not self._pipeline.config.model.keys  # the models of a fleet bear no signature
-
-    def _tried(self, order: TryFleetModel, *, offered: bool = True) -> FleetModelResult:
-        """Evaluate a model; if it is offered, put it to the gate."""
-        result = self._run(order)
-        taken, reason = self._decided(result) if offered else (False, "it was not offered")
-        result = replace(result, taken=taken, reason=reason)
-        self._registry.end_run(order.run, self._clock.now(), "done", result)
-        return result
 
     def _decided(self, result: FleetModelResult) -> tuple[bool, str]:
         if result.candidate is not None:

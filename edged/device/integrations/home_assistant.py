@@ -20,6 +20,7 @@ from edged.device.integrations import ANNOUNCED
 from edged.device.integrations.key_states import KeyStates
 from edged.device.live_pipeline import LivePipeline
 from edged.device.outbound.publisher import OutboundRouter
+from edged.device.settings import page_address
 from edged.domain.events import AnomalyAlarm, Event
 from edged.domain.home_assistant import (
     BIRTH,
@@ -282,7 +283,7 @@ def _device(
         commands=commands,
         classes=classes,
         targets=1 if schema.task == "reconstruct" else schema.targets,
-        url=_url(config),
+        url=page_address(config.web, socket.gethostname()),
         predictions=config.serving.publish,
     )
 
@@ -297,22 +298,9 @@ def hub_message(config: Config) -> tuple[str, bytes]:
         task="classify",
         version=__version__,
         commands=(),
-        url=_url(config),
+        url=page_address(config.web, socket.gethostname()),
     )
     return topic(section.prefix, config.device_root), _json(hub_announcement(device))
-
-
-def _url(config: Config) -> str | None:
-    """Where other machines find the device page; None where they cannot."""
-    web = config.web
-    if web is None or web.address is None or web.is_local:
-        return None
-    host, port = web.address
-    if web.allowed_hosts:
-        host = web.allowed_hosts[0]
-    elif host in ("0.0.0.0", "::"):  # noqa: S104  compared, not listened on
-        host = socket.gethostname()
-    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _json(values: JsonObject) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edged.clock import Clock
@@ -33,18 +33,6 @@ class CheckedLabel:
     id: str
     sample: StoredSample
     suspect: SuspectLabel
-
-
-@dataclass(frozen=True)
-class MappedSample:
-    """A sample on the map: its place, the class that it is labelled as now, and what a model answers."""
-
-    offset: int
-    x: float
-    y: float
-    label: int
-    answer: int
-    confidence: float
 
 
 class LabelReviews(Extension):
@@ -119,22 +107,25 @@ class LabelReviews(Extension):
                 break
         return review["ts"], review["labels"], found[:limit]
 
-    def points(self) -> tuple[float | None, list[MappedSample]]:
-        """When the map was drawn, and its samples that still have a label, as it is now."""
+    def points(self) -> tuple[float | None, dict[str, list[float | None]]]:
+        """When the map was drawn, and columns of its samples that still have a label, as it is now."""
         drawn = self._registry.get_value(MAP)
-        if drawn is None:
-            return None, []
-        return drawn["ts"], list(self._mapped(SampleMap.from_json(drawn["points"])))
-
-    def _mapped(self, points: SampleMap) -> Iterator[MappedSample]:
-        rows = list(zip(points.offsets, points.x, points.y, points.answers, points.confidences, strict=True))
-        for start in range(0, len(rows), PART):
-            part = rows[start : start + PART]
-            labels = {one.offset: one.label for one in self._samples.stored([row[0] for row in part])}
-            for offset, x, y, answer, confidence in part:
-                label = labels.get(offset)
-                if label is not None:
-                    yield MappedSample(offset, x, y, label, answer, confidence)
+        points = SampleMap((), (), (), (), ()) if drawn is None else SampleMap.from_json(drawn["points"])
+        offsets, labels = points.offsets, dict[int, int]()
+        for start in range(0, len(offsets), PART):
+            stored = self._samples.stored(list(offsets[start : start + PART]))
+            labels |= {one.offset: one.label for one in stored if one.label is not None}
+        columns: dict[str, Sequence[float | None]] = {
+            "offset": offsets,
+            "x": points.x,
+            "y": points.y,
+            "label": [labels.get(offset) for offset in offsets],
+            "answer": points.answers,
+            "confidence": points.confidences,
+        }
+        there = [place for place, offset in enumerate(offsets) if offset in labels]
+        shown = {name: [column[place] for place in there] for name, column in columns.items()}
+        return None if drawn is None else drawn["ts"], shown
 
     def sample(self, offset: int) -> tuple[str, StoredSample] | None:
         """A sample with its id; None when it is not here any more."""

@@ -14,7 +14,6 @@ from edged.device.learning.trainer_client import NothingNewError, TrainerClient
 from edged.device.learning.trainer_slot import StoppedRunError
 from edged.device.serving.predictor import Predictor
 from edged.device.startup.recovery import UnfinishedRun
-from edged.device.startup.restore import stored_budget
 from edged.domain import outcomes
 from edged.domain.drift.signals import DriftSignal, Level
 from edged.domain.events import (
@@ -26,7 +25,7 @@ from edged.domain.events import (
     TrainingStarted,
 )
 from edged.domain.protocols import RunObserver
-from edged.domain.training.guards import BackoffRules, Conditions, FailureBackoff, refusals
+from edged.domain.training.guards import BackoffRules, Budget, Conditions, FailureBackoff, refusals
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import (
     BadSamples,
@@ -107,7 +106,7 @@ class TrainingScheduler:
         self.backoff = FailureBackoff.recalled(backoff_rules(config.training), kept if same else None)
         self.triggers.back_off(clock.monotonic(), self.backoff.wait)
         self.policy = LearningPolicy()
-        self.budget = stored_budget(registry)
+        self.budget = Budget.from_json(registry.get_value("budget") or {})
         self.waiting_for: tuple[str, ...] = ()
         self._retry_after = config.training.constants.retry_after
         self._disk_ended = 0  # runs that the disk has ended since it last let one through

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from edged.device.learning.anomaly_exclusion import AnomalyExclusion
-from edged.device.learning.changes import ChangeLoop
+from edged.device.learning.changes import AnomalyExclusion, Changes
 from edged.device.learning.run_queue import QueuedRun, RunQueue
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.promotion.rollout import Rollout
@@ -42,8 +41,7 @@ class TrainingWorker:
 
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
-    The detectors of the predictor are stored for the next start; its events hear of changed states. `changes`
-    are carried out on a thread of their own.
+    The detectors of the predictor are stored for the next start; its events hear of changed states.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class TrainingWorker:
         self._orders = RunQueue(scheduler.triggers)
         self._running: QueuedRun | None = None
         self._between: deque[Callable[[], None]] = deque()
-        self._changes = ChangeLoop(self)
+        self._changes = Changes(self._changed, self._catch_up)
 
     # ---- what other threads call -----------------------------------------------------------
 
@@ -342,11 +340,12 @@ class TrainingWorker:
             self._events.champion_changed(served.version)
         return judged
 
-    def changed(self) -> None:
-        """Report that a deferred action has been carried out."""
+    def _changed(self) -> None:
+        """Report that a deferred action has been carried out; it may be a reason to train."""
         self._events.states_changed()
+        self.wake()
 
-    def catch_up(self) -> None:
+    def _catch_up(self) -> None:
         """Make durable what a full disk has refused."""
         self._rollout.persist()
         with disk_may_refuse(log, "not_set_aside", remedy="tried again"):

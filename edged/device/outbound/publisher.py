@@ -15,7 +15,6 @@ from edged.device.outbound.store_and_forward import StoreAndForward
 from edged.device.outbound.weight_updates import WeightUpdate, WeightUpdates
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, extended
 from edged.errors import EdgedError, StorageError
-from edged.host.turns import TurnThreads
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
@@ -33,7 +32,8 @@ log = get_logger("edged.publishing")
 class OutboundRouter(Listener):
     """Sends states while there is a connection, and everything else as the configuration wants it.
 
-    `boot` is the number of the daemon's start; `number` numbers its messages.
+    `boot` is the number of the daemon's start; `number` numbers its messages. `forwarder` has those that must
+    arrive: start and stop it with the stream.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class OutboundRouter(Listener):
         self.silent = False
         """Whether predictions are kept back."""
 
-        self._forwarder = self._open()
+        self.forwarder = self._open()
 
     def _open(self) -> StoreAndForward:
         config, outbox = self._config.outbox, None
@@ -74,30 +74,9 @@ class OutboundRouter(Listener):
             log.error("outbox_unavailable", problem=problem.line())
         return StoreAndForward(outbox, session=self._session, rate=config.constants.rate, clock=self._clock)
 
-    # ---- life ----------------------------------------------------------------------------------
-
-    def start(self, threads: TurnThreads | None = None) -> None:
-        """Begin to send what waits from an earlier life.
-
-        With `threads`, which several streams share, `look` wakes what waits.
-        """
-        self._forwarder.start(threads)
-
-    def look(self) -> None:
-        """Forward what waits; call it regularly where threads are shared."""
-        self._forwarder.look()
-
     def connection_changed(self) -> None:
         """Try again what waits for the broker."""
-        self._forwarder.wake()
-
-    def stop(self) -> None:
-        """Keep what the broker does not have; call it after the session was stopped."""
-        self._forwarder.stop()
-
-    def erase(self) -> int:
-        """Erase what waits for the broker, down to the bytes in the file; how many messages."""
-        return self._forwarder.erase()
+        self.forwarder.wake()
 
     # ---- sending -------------------------------------------------------------------------------
 
@@ -107,7 +86,7 @@ class OutboundRouter(Listener):
 
     def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """Publish a message that must arrive: now, or later through the outbox."""
-        self._forwarder.deliver(kind, topic, payload)
+        self.forwarder.deliver(kind, topic, payload)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Publish a batch of predictions as the section `serving` says."""
@@ -158,12 +137,12 @@ class OutboundRouter(Listener):
             OutboxMessage(MessageKind.WEIGHTS, self._topics.weights(update.about.version, name), part)
             for name, part in parts
         ]
-        self._forwarder.store(parcels)
+        self.forwarder.store(parcels)
 
     # ---- saying how it stands ------------------------------------------------------------------
 
     def outbox(self) -> OutboxBacklog:
         """Count what the broker does not have yet, and what was given up."""
-        waiting = self._forwarder.outstanding()
+        waiting = self.forwarder.outstanding()
         dropped = waiting.dropped + self._session.dropped + self._unpublished
         return replace(waiting, dropped=dropped)

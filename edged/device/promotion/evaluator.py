@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +24,7 @@ from edged.host.waiting import within
 from edged.storage.files.atomic import verify_directory
 from edged.storage.models.registry import Registry
 
+LATENCY_RUNS = 20
 UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
 
 
@@ -92,17 +91,40 @@ class CandidateEvaluator:
         return GateEvaluation(candidate, champion, verdict, scale)
 
     def _verify(self, candidate: Candidate) -> tuple[Model, float]:
-        """Whole, loadable, with the trainer's own outputs, and fast enough."""
-        model, seconds = verify_candidate(
-            candidate.folder, self._reader.load, self._probing(), self._reader.breathe
-        )
-        return StreamModel.of(
-            model, self._mix, learned=Learned.of(candidate.consumed, candidate.classes)
-        ), seconds
+        """See that a candidate is whole, loads, gives the trainer's own outputs, and is fast enough.
 
-    def _probing(self) -> ProbeRules:
-        schema, fixed = self._schema, self._config.constants
-        return ProbeRules(schema.measured, schema.output_widths, fixed.tolerance, fixed.latency)
+        Returns the loaded model, and the median seconds of one prediction.
+
+        Raises CorruptError when a file is missing or damaged; ModelError when it cannot be loaded or breaks
+        one of the rules.
+        """
+        folder, where = candidate.folder, str(candidate.folder)
+        schema, rules, breathe = self._schema, self._config.constants, self._reader.breathe
+        verify_directory(folder)
+        breathe()
+        model = self._reader.load(folder / MODEL)
+        x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
+        # Context makes a row several times as wide.
+        if x.ndim != 2 or x.shape[1] % schema.measured or len(x) == 0:
+            raise ModelError(f"probe shape {x.shape}, the stream has {schema.measured} features", where=where)
+        got = model.predict(x)
+        if got.shape != expected.shape or got.shape[1] not in schema.output_widths:
+            raise ModelError(f"output shape {got.shape}, the trainer had {expected.shape}", where=where)
+        if not np.isfinite(got).all():
+            raise ModelError("the model's outputs are not finite", where=where)
+        worst = float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected))))
+        if not worst <= rules.tolerance:  # NaN must not pass
+            raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=where)
+        breathe()
+        seconds = _latency(model, x[:1])
+        if seconds > rules.latency:
+            raise ModelError(
+                f"one prediction takes {seconds * 1e3:.1f} ms, {rules.latency * 1e3:.1f} ms allowed",
+                where=where,
+                remedy="use a smaller model",
+            )
+        learned = Learned.of(candidate.consumed, candidate.classes)
+        return StreamModel.of(model, self._mix, learned=learned), seconds
 
     def _compare(
         self, model: Model, champion: ServedModel, *, first: bool = False
@@ -142,70 +164,6 @@ def line_of(problem: Exception) -> str:
     if isinstance(problem, EdgedError):
         return problem.line()
     return " ".join(str(problem).split()) or type(problem).__name__
-
-
-LATENCY_RUNS = 20
-
-
-@dataclass(frozen=True)
-class ProbeRules:
-    """Limits that a candidate must keep to.
-
-    `inputs` is the width of a row without its context, which makes it several times as wide; `outputs` are
-    the widths of an answer that fit the stream. `tolerance` is the largest difference to the trainer's
-    outputs, relative where those are above 1; `latency` the longest
-    median time of one prediction, in seconds.
-    """
-
-    inputs: int
-    outputs: tuple[int, ...]
-    tolerance: float
-    latency: float
-
-
-def verify_candidate(
-    folder: Path, load_model: Callable[[Path], Model], rules: ProbeRules, breathe: Callable[[], None]
-) -> tuple[Model, float]:
-    """See that a candidate is whole, loads, gives the trainer's own outputs, and is fast enough.
-
-    Returns the loaded model, and the median seconds of one prediction. `breathe` is called between the pieces
-    of work that hold the interpreter's lock.
-
-    Raises CorruptError when a file is missing or damaged; ModelError when it cannot be loaded or breaks one
-    of the rules.
-    """
-    verify_directory(folder)
-    breathe()
-    model = load_model(folder / MODEL)
-    x, expected = _probe(folder)
-    if x.ndim != 2 or x.shape[1] % rules.inputs or len(x) == 0:
-        raise ModelError(f"probe shape {x.shape}, the stream has {rules.inputs} features", where=str(folder))
-    got = model.predict(x)
-    if got.shape != expected.shape or got.shape[1] not in rules.outputs:
-        raise ModelError(f"output shape {got.shape}, the trainer had {expected.shape}", where=str(folder))
-    if not np.isfinite(got).all():
-        raise ModelError("the model's outputs are not finite", where=str(folder))
-    worst = float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected))))
-    if not worst <= rules.tolerance:  # NaN must not pass
-        raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
-    breathe()
-    return model, _fast_enough(model, x, rules, folder)
-
-
-def _probe(folder: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
-    return x, expected
-
-
-def _fast_enough(model: Model, x: NDArray[np.float32], rules: ProbeRules, where: Path) -> float:
-    seconds = _latency(model, x[:1])
-    if seconds > rules.latency:
-        raise ModelError(
-            f"one prediction takes {seconds * 1e3:.1f} ms, {rules.latency * 1e3:.1f} ms allowed",
-            where=str(where),
-            remedy="use a smaller model",
-        )
-    return seconds
 
 
 def _latency(model: Model, x: NDArray[np.float32]) -> float:

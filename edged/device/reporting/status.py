@@ -20,12 +20,12 @@ from edged.device.reports import (
     IngestMetrics,
     LabelMetrics,
     LastRun,
+    LocalStatus,
     ModelState,
     ModelStatus,
     QualityState,
     RecoveryMetrics,
     RetainedStates,
-    StoredStatus,
     StreamMetrics,
     StreamStatus,
     TrainingMetrics,
@@ -33,7 +33,7 @@ from edged.device.reports import (
     TrainingStatus,
     WindowCounts,
 )
-from edged.device.settings import PausedParts
+from edged.device.settings import Pauses
 from edged.device.startup.recovery import Recovery
 from edged.domain.audit_chain import Link
 from edged.domain.commands.tasks import RunningCommands
@@ -45,6 +45,8 @@ from edged.storage.journal.journal import RunRecord
 from edged.storage.models.records import ModelRecord, Reign
 from edged.storage.models.registry import Registry
 from edged.storage.samples.reader import Counters
+
+RATE_SECONDS = 0.05  # over which rates are measured at least
 
 
 @dataclass(frozen=True)
@@ -58,21 +60,10 @@ class RegistryFacts:
     audit_head: Link | None
     summary: StoredSummary
 
-
-class RegistryReader:
-    """Reads `RegistryFacts` again only after something was written to the registry."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._known: tuple[tuple[int, int], RegistryFacts] | None = None
-
-    def facts(self, champion: int) -> RegistryFacts:
-        """What there is to say while version `champion` serves; StorageError when it has no record."""
-        registry = self._registry
-        state, known = (champion, registry.writes), self._known
-        if known is not None and known[0] == state:
-            return known[1]
-        facts = RegistryFacts(
+    @classmethod
+    def of(cls, registry: Registry, champion: int) -> RegistryFacts:
+        """Read what there is to say while version `champion` serves; StorageError when it has no record."""
+        return cls(
             record=registry.get(champion),
             reign=registry.reign(),
             runs=tuple(registry.runs(2)),
@@ -80,8 +71,6 @@ class RegistryReader:
             audit_head=registry.audit_head(),
             summary=stored_summary(registry),
         )
-        self._known = state, facts
-        return facts
 
 
 class StatusCollector:
@@ -100,7 +89,7 @@ class StatusCollector:
         vitals: VitalsReader,
         recovery: Recovery,
         boot: int,
-        paused: PausedParts,
+        paused: Pauses,
         running: RunningCommands,
         extensions: Sequence[Extension],
     ) -> None:
@@ -111,11 +100,10 @@ class StatusCollector:
         self._recovery = recovery
         self._boot = boot
         self._extensions = extensions
-        self._registry = RegistryReader(pipeline.registry)
         self._started = pipeline.clock.monotonic()
         self._rate = _Rate(self._started)
         self._first = pipeline.samples.counters().samples
-        self._earlier = StoredStatus.of(pipeline.config.storage.dir).model
+        self._earlier = LocalStatus.of(pipeline.config.storage.dir).model
 
     @property
     def problem(self) -> str | None:
@@ -136,7 +124,7 @@ class StatusCollector:
         """Collect the summary of `edged status` and `request/status`."""
         pipeline, counters, problem = self._pipeline, self._pipeline.samples.counters(), self.problem
         predictor, scheduler = pipeline.predictor, pipeline.scheduler
-        stored = self._registry.facts(predictor.champion.version)
+        stored = RegistryFacts.of(pipeline.registry, predictor.champion.version)
         state = "degraded" if problem else "online"
         return StreamStatus(
             state=state,
@@ -191,7 +179,7 @@ class StatusCollector:
     def states(self) -> RetainedStates:
         """Collect the retained states."""
         pipeline, champion = self._pipeline, self._pipeline.predictor.champion
-        problem, stored = self.problem, self._registry.facts(champion.version)
+        problem, stored = self.problem, RegistryFacts.of(pipeline.registry, champion.version)
         reign, record = stored.reign, stored.record
         return RetainedStates(
             model=ModelState(
@@ -275,7 +263,7 @@ class StatusCollector:
         pipeline, counters, now = self._pipeline, self._pipeline.samples.counters(), self.uptime
         predictor, scheduler = pipeline.predictor, pipeline.scheduler
         host = self._vitals.read(scheduler.client.pid)
-        stored = self._registry.facts(predictor.champion.version)
+        stored = RegistryFacts.of(pipeline.registry, predictor.champion.version)
         return StreamMetrics(
             uptime_s=round(now, 1),
             problem=self.problem,
@@ -332,12 +320,13 @@ class StatusCollector:
 
 
 class _Rate:
-    """Events per second between two readings of a counter."""
+    """Events per second between two readings of a counter, at least `RATE_SECONDS` apart."""
 
     def __init__(self, monotonic: float) -> None:
-        self._at, self._count = monotonic, 0
+        self._at, self._count, self._rate = monotonic, 0, 0.0
 
     def of(self, count: int, monotonic: float) -> float:
         elapsed, more = monotonic - self._at, count - self._count
-        self._at, self._count = monotonic, count
-        return round(more / elapsed, 2) if elapsed > 0 else 0.0
+        if elapsed >= RATE_SECONDS:
+            self._at, self._count, self._rate = monotonic, count, round(more / elapsed, 2)
+        return self._rate

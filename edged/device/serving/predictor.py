@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from edged.domain.judging.prediction_sets import PredictionSets
     from edged.domain.stream.anomaly import Anomalies
 
-    Outputs = tuple[NDArray[np.float32], NDArray[np.float32] | None, NDArray[np.bool_] | None]
+Outputs = tuple[NDArray[np.float32], NDArray[np.float32] | None, NDArray[np.bool_] | None]
+
 
 log = get_logger("edged.serve")
 

@@ -8,7 +8,7 @@ a new one begun. Nothing here needs to know how far the last process came: it on
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,3 +242,13 @@ def _known(registry: Registry, checkpoints: Checkpoints) -> tuple[int, int]:
         memory = newest.arrays.get("memory_ids")
         offsets += [] if memory is None or not len(memory) else [int(memory.max())]
     return max(offsets), max(seqs)
+
+
+def restored(registry: Registry, name: str, restore: Callable[[Any], bool | None]) -> bool:
+    """Give a stored value to `restore`, where there is one; what cannot be read begins again: False."""
+    kept = registry.get_value(name)
+    try:
+        return kept is not None and restore(kept) is not False
+    except (CorruptError, LookupError, TypeError, ValueError) as problem:
+        log.warning("state_lost", name=name, problem=f"{type(problem).__name__}: {problem}")
+        return False

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from starlette.responses import RedirectResponse
-from starlette.routing import Route, Router
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from edged.device.web.api.commands import Commands
@@ -22,13 +21,12 @@ from edged.device.web.api.timeline import TimelineEndpoints
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.authentication import Scope as Right
 from edged.device.web.http.bodies import HttpError, refusal
-from edged.device.web.http.guard import Guard
-from edged.device.web.http.routes import GuardedRoute, Login, nothing_here
+from edged.device.web.http.routes import Endpoint, GuardedRoute, Login
 from edged.device.web.page.page import Assets, Page
 
 if TYPE_CHECKING:
-    from edged.device.web.http.routes import Endpoint
     from edged.device.web.service import Site
+
 
 STREAMS, MODELS = "/streams/", "/v2/models/"
 MODEL = MODELS + "{model}"
@@ -48,22 +46,6 @@ class Endpoints:
     feed: EventStream
     page: Page
     timeline: TimelineEndpoints
-
-
-def application(
-    endpoints: Endpoints,
-    *,
-    hosts: Iterable[str],
-    addresses: bool,
-    refused: Counter[str],
-    more: Iterable[Route] = (),
-) -> Guard:
-    """Build the application: all routes, behind the guard; `refused` counts what they reject, by reason.
-
-    `hosts` are names of this device; with `addresses` it answers under any address.
-    """
-    router = Router([*routes(endpoints), *more], redirect_slashes=False, default=nothing_here)
-    return Guard(router, hosts, refused, addresses=addresses)
 
 
 def routes(endpoints: Endpoints) -> list[Route]:

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from edged.device.ingest.ingestor import Ingestor
 from edged.device.serving.worker import ServingWorker
 from edged.device.web.api.tensors import Floats
-from edged.device.web.http.bodies import HttpError
-from edged.device.web.limits import ANSWER_SECONDS, MAX_REQUESTS
+from edged.device.web.http.bodies import ANSWER_SECONDS, MAX_REQUESTS, HttpError
 from edged.domain.commits.commit_group import Submission
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.sample import Seen
@@ -46,22 +45,15 @@ async def answer_within(future: Awaitable[T]) -> T:
 class ServingBridge:
     """Passes requests from the event loop to other threads, at most `MAX_REQUESTS` at a time.
 
-    `thread` makes predictions. Call `start` on the loop first.
+    `thread` makes predictions.
     """
 
     def __init__(self, serving: ServingWorker, ingestor: Ingestor, thread: Executor) -> None:
         self._serving = serving
         self._ingestor = ingestor
         self._thread = thread
-        self._loop: asyncio.AbstractEventLoop | None = None
         self.waiting = 0
         """Number of requests without an answer."""
-
-    def start(self) -> None:
-        """Accept answers from other threads."""
-        self._loop = asyncio.get_running_loop()
-
-    # ---- on the event loop -------------------------------------------------------------------
 
     async def predict(self, x: Floats, version: int | None) -> Predictions:
         """Predict rows `(n, d)` with the current model, or with another loaded version.
@@ -82,7 +74,8 @@ class ServingBridge:
         Raises EdgedError when ingest rejects it.
         """
         with self._counted():
-            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[int] = loop.create_future()
 
             def stored(lost: int) -> None:
                 if not future.done():
@@ -92,7 +85,7 @@ class ServingBridge:
                 if not future.done():
                     future.set_exception(problem)
 
-            on_disk, refused = partial(self._later, stored), partial(self._later, failed)
+            on_disk, refused = partial(soon, loop, stored), partial(soon, loop, failed)
             self._ingestor.submit(Submission(list(found), time.monotonic(), on_disk, refused))
             return await answer_within(future)
 
@@ -107,7 +100,3 @@ class ServingBridge:
             yield
         finally:
             self.waiting -= 1
-
-    def _later(self, act: Callable[..., object], *arguments: Any) -> None:
-        if self._loop is not None:
-            soon(self._loop, act, *arguments)

@@ -37,6 +37,7 @@ from edged.logs import get_logger
 if TYPE_CHECKING:
     from edged.device.web.service import Site, Web  # imports the libraries
 
+
 PACKAGES = ("starlette", "uvicorn")
 END_SECONDS = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until a failed server is started again
@@ -212,17 +213,20 @@ class WebServer(Extension, WebRelay):
 
         from edged.device.web.service import Web
 
-        web = Web(self._parts, self._tokens, self._sockets)
-        with self._lock:
-            for name, report in self._early:
-                if name in web.sites:
-                    web.sites[name].reported(report)
-            self._early.clear()
-            self._web = web
-            if self._ending.is_set():
-                return
+        async def run() -> None:
+            web = Web(self._parts, self._tokens, self._sockets)
+            with self._lock:
+                for name, report in self._early:
+                    if name in web.sites:
+                        web.sites[name].reported(report)
+                self._early.clear()
+                self._web = web
+                if self._ending.is_set():
+                    return
+            await web.run(self._begun)
+
         try:
-            asyncio.run(web.run(self._begun))
+            asyncio.run(run())
         finally:
             with self._lock:
                 self._web = None  # later reports are for the next one

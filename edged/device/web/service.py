@@ -6,9 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
+from starlette.routing import Route, Router
 
 from edged.config import WebConfig
 from edged.device.fleet_member.local_rounds import LocalRounds
@@ -20,11 +21,13 @@ from edged.device.web.api.ingest import IngestEndpoints
 from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
-from edged.device.web.app import Endpoints, Switch, application
+from edged.device.web.app import Endpoints, Switch, routes
 from edged.device.web.bridge import ServingBridge, soon
 from edged.device.web.front import WebParts
 from edged.device.web.http.authentication import Access, Tokens
+from edged.device.web.http.guard import Guard
 from edged.device.web.http.listener import HttpListener
+from edged.device.web.http.routes import nothing_here
 from edged.device.web.http.sockets import Sockets, names_of
 from edged.device.web.page.history import Baseline, PageState
 from edged.device.web.page.page import Page
@@ -33,9 +36,6 @@ from edged.errors import StorageError
 from edged.host.vitals import VitalsReader
 from edged.logs import get_logger
 from edged.storage.web_access import Pairing
-
-if TYPE_CHECKING:
-    from starlette.routing import Route
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 HELPERS = 2  # threads for calls that might wait for the disk
@@ -49,7 +49,8 @@ log = get_logger("edged.web")
 class Site:
     """What the web server knows of one stream: its endpoints, behind the guard in `app`.
 
-    `sites` are those of all streams of the device, by their names; `thread` makes predictions.
+    `sites` are those of all streams of the device, by their names; `thread` makes predictions. It answers
+    from its creation on, which is on the event loop.
     """
 
     def __init__(self, parts: WebParts, access: Access, sites: Mapping[str, Site], thread: Executor) -> None:
@@ -90,14 +91,10 @@ class Site:
             page=Page(pipeline, status, self._page, vitals, parts.reviews, sites if device.name else ()),
             timeline=self._timeline,
         )
-        self.app = application(
-            endpoints,
-            hosts=_hosts(config),
-            addresses=not config.is_local,
-            refused=refused,
-            more=_round_routes(parts.rounds, pipeline.schema.task, access),
-        )
-        self._loop: asyncio.AbstractEventLoop | None = None
+        more = _round_routes(parts.rounds, pipeline.schema.task, access)
+        router = Router([*routes(endpoints), *more], redirect_slashes=False, default=nothing_here)
+        self.app = Guard(router, _hosts(config), refused, addresses=not config.is_local)
+        self._loop = asyncio.get_running_loop()
 
     # ---- on any thread -----------------------------------------------------------------------
 
@@ -121,14 +118,10 @@ class Site:
 
     def _record_quality(self, ts: float, live: float | None) -> None:
         """Add a point to quality over time; on a helper thread, as the initial model might be slow."""
-        loop = self._loop
-        if loop is not None:
-            soon(loop, loop.run_in_executor, None, self._measure, ts, live)
+        soon(self._loop, self._loop.run_in_executor, None, self._measure, ts, live)
 
     def _measure(self, ts: float, live: float | None) -> None:
         if self._baseline is None:
-            from edged.device.web.page.history import Baseline
-
             self._baseline = Baseline(self._pipeline)
         predictor = self._pipeline.predictor
         if predictor.schema.task != "classify" and predictor.champion.scale is None:
@@ -148,12 +141,6 @@ class Site:
 
     # ---- on the thread of the server ---------------------------------------------------------
 
-    def start(self) -> None:
-        """Answer requests from now on; within the event loop."""
-        self._loop = asyncio.get_running_loop()
-        self.bridge.start()
-        self.feed.start()
-
     def stop(self) -> None:
         """Close event streams, and store the history of the page."""
         self._store_history()
@@ -167,7 +154,7 @@ class Site:
 class Web:
     """The applications behind the sockets; `WebServer` starts and stops them, and passes news to them.
 
-    `parts` are those of each stream, by its name; without names there is one.
+    `parts` are those of each stream, by its name; without names there is one. Make it on the event loop.
     """
 
     def __init__(self, parts: Mapping[str, WebParts], tokens: Tokens, sockets: Sockets) -> None:
@@ -181,12 +168,13 @@ class Web:
             pairing=Pairing(device.device_dir, clock),
         )
         self._thread = ThreadPoolExecutor(1, "web-predict")
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
         self.sites: dict[str, Site] = {}
         for name, own in parts.items():
             self.sites[name] = Site(own, self._access, self.sites, self._thread)
         app = Switch(self.sites) if device.name else self.sites[""].app
         self._listener = HttpListener(app, sockets)
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
 
     # ---- on any thread -----------------------------------------------------------------------
@@ -196,15 +184,11 @@ class Web:
         for site in list(self.sites.values()):
             site.inference.ready = False
         self._ended = True
-        loop = self._loop
-        if loop is not None:
-            soon(loop, self._end)
+        soon(self._loop, self._end)
 
     def replace(self, name: str, parts: WebParts | None) -> None:
         """Serve a stream that was added or started again; None: it has ended."""
-        loop = self._loop
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._replace(name, parts), loop).result(REPLACE_SECONDS)
+        asyncio.run_coroutine_threadsafe(self._replace(name, parts), self._loop).result(REPLACE_SECONDS)
 
     async def _replace(self, name: str, parts: WebParts | None) -> None:
         gone = self.sites.pop(name, None)
@@ -213,19 +197,12 @@ class Web:
             gone.stop()
             await gone.close()
         if parts is not None:
-            site = Site(parts, self._access, self.sites, self._thread)
-            site.start()
-            self.sites[name] = site
+            self.sites[name] = Site(parts, self._access, self.sites, self._thread)
 
     # ---- on its own thread -------------------------------------------------------------------
 
     async def run(self, begun: Callable[[], None]) -> None:
         """Answer requests until `stop`, which can be called before; call `begun` when it can."""
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
-        for site in self.sites.values():
-            site.start()
-        self._loop = loop
         begun()
         try:
             if not self._ended:

@@ -131,8 +131,6 @@ class Journal:
         self._db = db
         self._path = path
         self._lock = threading.RLock()
-        self.writes = 0
-        """Transactions so far: no other process writes while one has it open."""
 
     @classmethod
     def open(cls, state_dir: Path) -> Self:
@@ -352,7 +350,6 @@ class Journal:
     def _writing(self) -> Iterator[None]:
         with self._lock, transaction(self._db, self._path):
             yield
-            self.writes += 1
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ import pytest
 
 from edged.config import loader
 from edged.device.admin.status import health, problem_of
-from edged.device.reports import StoredStatus
+from edged.device.reports import LocalStatus
 from tests.commands import edged, write_config
 from tests.running_device import Device, running, wait_until
 
@@ -50,7 +50,7 @@ def test_a_running_device_is_well_until_it_hangs(broker: Broker, tmp_path: Path)
 
 
 def test_a_problem_that_the_daemon_told_is_passed_on() -> None:
-    last = StoredStatus(boot=3, told_at=1e18, problem="the disk is full")
+    last = LocalStatus(boot=3, told_at=1e18, problem="the disk is full")
     assert problem_of(last, 3, 10.0) == "the disk is full"
     assert problem_of(last, 4, 10.0) is None, "it was another start"
     assert problem_of(replace(last, problem=None), 3, 10.0) is None

@@ -19,6 +19,7 @@ from edged.device.admin.local_training import train_once
 from edged.device.admin.models import on_models
 from edged.device.admin.status import status_of
 from edged.device.learning.scheduler import BACKOFF
+from edged.device.reports import ModelStatus, TrainingStatus
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.temporal_context import pad
@@ -26,6 +27,7 @@ from edged.engines.inference import InferenceModel
 from edged.engines.runtime import ort
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.storage.files.atomic import DirectoryLock
+from edged.storage.journal.journal import RunRecord
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
@@ -86,8 +88,8 @@ def test_status_of_a_device_that_never_ran_is_all_zeros(tmp_path: Path) -> None:
     status = status_of(loader.load(write_config(tmp_path, STREAM), {}))
     assert {getattr(status, key) for key in ("samples", "labels", "quarantined", "evicted")} == {0}
     assert status.state == "stopped"
-    assert status.model.to_json() == {"version": None, "since": None, "quality": None}
-    assert status.training.to_json() == {"runs": 0, "last": None, "paused": None}
+    assert status.model == ModelStatus()
+    assert status.training == TrainingStatus()
     assert status.outbox.to_json() == {"pending": 0, "bytes": 0, "dropped": 0}
 
 
@@ -102,7 +104,7 @@ def test_a_run_is_seen_in_the_status(config: Config) -> None:
     assert (status.samples, status.labels) == (ROWS, ROWS)
     assert status.model.version == 2
     assert status.training.runs == 1
-    assert status.training.last is not None
+    assert isinstance(status.training.last, RunRecord)
     assert status.training.last.outcome == "done"
     assert status.training.last.result is not None
     assert status.training.last.result["steps"] == result.result.steps

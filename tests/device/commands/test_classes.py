@@ -132,7 +132,7 @@ CHANGES: dict[str, tuple[dict[str, str], list[str]]] = {
 # Where the daemon kills itself.
 CUTS = {
     "before the change": ("edged.storage.samples.log", "SampleLog", "changing_classes"),
-    "before the answer": ("edged.device.commands.answers", "TaskReporter", "finish"),
+    "before the answer": ("edged.device.commands.answers", "CommandAnswers", "finish"),
 }
 
 

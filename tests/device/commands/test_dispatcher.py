@@ -45,8 +45,9 @@ def delivery(
 class RecordedAnswers(CommandAnswers):
     """Answers, progress and acknowledgements, as a broker would get them."""
 
-    def __init__(self, running: RunningCommands) -> None:
-        self._running = running
+    def __init__(self, running: RunningCommands, journal: Registry, clock: VirtualClock) -> None:
+        wire: Any = None  # what it publishes is recorded instead
+        super().__init__(wire, wire, running, journal=journal, clock=clock)
         self.published: list[tuple[str, dict[str, Any], Sender]] = []
         self.acknowledged: list[ReceivedMessage] = []
         self.reported: list[tuple[object, dict[str, Any]]] = []
@@ -54,7 +55,7 @@ class RecordedAnswers(CommandAnswers):
     def publish(self, name: str, answer: Answer, sender: Sender) -> None:
         self.published.append((name, json.loads(encoded(answer)), sender))
 
-    def progress(self, progress: CommandProgress) -> None:
+    def publish_progress(self, progress: CommandProgress) -> None:
         self.reported.append((progress.transaction, json.loads(encoded(progress.to_json()))))
 
     def acknowledge(self, delivery: ReceivedMessage) -> None:
@@ -66,14 +67,14 @@ class Panel:
 
     def __init__(self, state: Path, **settings: Any) -> None:
         self.running = RunningCommands()
-        recorded = RecordedAnswers(self.running)
-        self.answers, self.acknowledged = recorded.published, recorded.acknowledged
-        self.progress = recorded.reported
         self.done: list[Mapping[str, Any]] = []
         self.tasks: list[Task] = []
         self.entered, self.gate = threading.Event(), threading.Event()
         self.clock = VirtualClock(NOW)
         self.registry = Registry.open(state)
+        recorded = RecordedAnswers(self.running, self.registry, self.clock)
+        self.answers, self.acknowledged = recorded.published, recorded.acknowledged
+        self.progress = recorded.reported
         limits = {"rate": settings.pop("rate", 10_000), "burst": settings.pop("burst", 10_000)}
         kept = settings.pop("kept", KEPT)
         config = CommandsConfig.model_validate(settings)

@@ -196,7 +196,7 @@ def counted(device: Device) -> dict[float | None, int]:
 CUTS = {
     "before anything": ("edged.device.commands.labelling", "LabelCommands.label", 1),
     "between two parts": ("edged.storage.samples.label_history", "LabelHistory.go_on", 3),
-    "before the answer": ("edged.device.commands.answers", "TaskReporter.finish", 1),
+    "before the answer": ("edged.device.commands.answers", "CommandAnswers.finish", 1),
     "in the undoing": ("edged.storage.samples.label_history", "LabelHistory._undo_part", 2),
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
-from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.changes import AnomalyExclusion
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving.predictor import Predictor

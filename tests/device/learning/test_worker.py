@@ -13,7 +13,7 @@ import pytest
 from edged.clock import SystemClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events, Listener
-from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.changes import AnomalyExclusion
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.device.promotion.model_store import ModelStore
@@ -50,7 +50,7 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
     rollout = Rollout(evaluator, models, predictor, Events(judged))
     learning = TrainingWorker(
         scheduler=desk.scheduler, rollout=rollout, samples=plant.log, registry=desk.registry,
- exclusion=AnomalyExclusion(None, plant.log),
+        exclusion=AnomalyExclusion(None, plant.log),
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
     with closing(plant.log), closing(desk.registry), closing(desk.scheduler.client):

@@ -169,14 +169,14 @@ def publishing(
         boot=registry.next_boot(),
         number=Sequence(registry),
     )
-    made.start()
+    made.forwarder.start()
     session.start()
     return made, session, registry
 
 
 def end(made: OutboundRouter, session: Session, registry: Registry) -> None:
     session.stop(2.0)
-    made.stop()
+    made.forwarder.stop()
     registry.close()
 
 

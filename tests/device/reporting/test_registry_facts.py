@@ -1,4 +1,4 @@
-"""What reports say of the registry is read again once something was written to it, and only then."""
+"""What reports say of the registry."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edged.device.promotion.summary import SUMMARY, StoredSummary
-from edged.device.reporting.status import RegistryReader
+from edged.device.reporting.status import RegistryFacts
 from edged.errors import StorageError
 from edged.storage.models.registry import Registry
 from tests.storage.models.test_registry import crowned
@@ -16,24 +16,22 @@ from tests.storage.models.test_registry import crowned
 def test_facts_are_those_of_now(tmp_path: Path) -> None:
     with Registry.open(tmp_path) as registry:
         (first,) = crowned(registry, tmp_path)
-        reader = RegistryReader(registry)
-        facts = reader.facts(first)
+        facts = RegistryFacts.of(registry, first)
         assert (facts.record.version, facts.runs, facts.run_count, facts.audit_head) == (first, (), 0, None)
         assert facts.reign is not None
         assert facts.reign.version == first
-        assert reader.facts(first) is facts
 
         run = registry.begin_run("command", 5.0)
-        assert [record.ended for record in reader.facts(first).runs] == [None]
+        assert [record.ended for record in RegistryFacts.of(registry, first).runs] == [None]
         registry.end_run(run, 6.0, "done")
         registry.set_value(SUMMARY, StoredSummary("learned", 7.0).to_json())
-        facts = reader.facts(first)
+        facts = RegistryFacts.of(registry, first)
         assert (facts.runs[0].ended, facts.run_count, facts.summary.summary) == (6.0, 1, "learned")
 
         (second,) = crowned(registry, tmp_path)
-        facts = reader.facts(second)
+        facts = RegistryFacts.of(registry, second)
         assert facts.record.version == second
         assert facts.reign is not None
         assert facts.reign.version == second
         with pytest.raises(StorageError):
-            reader.facts(99)
+            RegistryFacts.of(registry, 99)

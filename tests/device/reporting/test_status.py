@@ -3,7 +3,7 @@
 import pytest
 
 from edged.cli.output import show_status
-from edged.device.reports import PACE_SECONDS, DriftStatus, FlashPace, QualityState, StoredStatus
+from edged.device.reports import PACE_SECONDS, DriftStatus, FlashPace, QualityState, StreamStatus
 from edged.domain.drift.signals import DriftSignal, FeatureShift, Level
 from edged.domain.judging.metrics import QualityFigures
 
@@ -51,7 +51,7 @@ def test_the_state_of_quality_changes_with_what_it_shows() -> None:
 def test_a_status_is_read_as_it_was_told(live: QualityFigures) -> None:
     shift = FeatureShift("temp", Level.WARNING, 0.4321, 0.00123, 0.25)
     drift = DriftStatus(2, DriftSignal(Level.DRIFT, "ks_psi", "inputs", 0.5, 0.25, 7, (shift,)))
-    read = StoredStatus.from_json(
+    read = StreamStatus.from_json(
         {"model": {"version": 3, "quality": live.to_json()}, "drift": drift.to_json()}
     )
     assert read.model.quality == live

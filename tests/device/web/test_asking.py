@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.device.web.bridge import ServingBridge
-from edged.device.web.http.bodies import HttpError
-from edged.device.web.limits import MAX_REQUESTS
+from edged.device.web.http.bodies import MAX_REQUESTS, HttpError
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ def test_requests_under_way_are_bounded() -> None:
     reading = Reading("k", [1.0])
 
     async def run() -> None:
-        bridge.start()
         asked = [asyncio.ensure_future(bridge.store([reading])) for _ in range(MAX_REQUESTS)]
         await asyncio.sleep(0)
         assert len(stages.submitted) == MAX_REQUESTS

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.device.web.limits import MAX_STREAMS
+from edged.device.web.http.bodies import MAX_STREAMS
 from edged.workbench.demo.broker import free_port
 from tests.device.web.client import INFER, MODEL, Client, rows, store, token_files, web_device
 from tests.running_device import START_SECONDS, running, wait_until

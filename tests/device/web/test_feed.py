@@ -11,8 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from edged.device.web.api.event_stream import BEHIND, KEPT, RECENT, EventStream
-from edged.device.web.http.bodies import HttpError
-from edged.device.web.limits import MAX_STREAMS
+from edged.device.web.http.bodies import MAX_STREAMS, HttpError
 
 
 def asking(query: str = "", last: str = "", method: str = "GET") -> Request:
@@ -60,8 +59,7 @@ async def read(lines: AsyncIterator[bytes]) -> list[tuple[int, str, Any]]:
 def test_a_stream_begins_with_the_newest_of_each_state() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.publish("state/model", {"version": 1})  # before the loop is there
-        feed.start()
+        feed.publish("state/model", {"version": 1})
         feed.publish("state/model", {"version": 2})
         feed.publish("events", {"event": "started"})
         await asyncio.sleep(0)
@@ -81,7 +79,6 @@ def test_a_stream_begins_with_the_newest_of_each_state() -> None:
 def test_missed_events_come_again_as_far_as_they_are_here() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.start()
         for number in range(KEPT + 50):
             feed.publish("events", {"n": number})
         await asyncio.sleep(0)
@@ -99,7 +96,6 @@ def test_missed_events_come_again_as_far_as_they_are_here() -> None:
 def test_who_comes_back_after_a_restart_gets_what_happened_since() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.start()
         feed.publish("events", {"event": "started"})
         await asyncio.sleep(0)
         assert [values for _, _, values in await read(await opened(feed, last="950"))] == [
@@ -112,7 +108,6 @@ def test_who_comes_back_after_a_restart_gets_what_happened_since() -> None:
 def test_a_stream_has_the_topics_it_asks_for() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.start()
         lines = await opened(feed, "topics=state,response/train")
         feed.publish("events", {})
         feed.publish("state/model", {})
@@ -126,7 +121,6 @@ def test_a_stream_has_the_topics_it_asks_for() -> None:
 def test_who_does_not_read_is_ended_and_takes_no_more_memory() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.start()
         lines = await opened(feed)
         for number in range(BEHIND + 10):
             feed.publish("events", {"n": number})
@@ -140,7 +134,6 @@ def test_who_does_not_read_is_ended_and_takes_no_more_memory() -> None:
 def test_predictions_come_together_the_newest_of_many() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.start()
         feed.predicted([b'{"key": "before"}'])
         lines = await opened(feed)
         feed.predicted([b'{"key": "%d"}' % number for number in range(500)])
@@ -155,7 +148,6 @@ def test_predictions_come_together_the_newest_of_many() -> None:
 def test_streams_that_have_not_begun_count() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.start()
         answers = [await feed.stream(asking()) for _ in range(MAX_STREAMS)]
         with pytest.raises(HttpError):
             await feed.stream(asking())
@@ -170,7 +162,6 @@ def test_streams_that_have_not_begun_count() -> None:
 def test_only_a_head_is_answered_to_head() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.start()
         answer = await feed.stream(asking(method="HEAD"))
         sent: list[Any] = []
 
@@ -189,7 +180,6 @@ def test_only_a_head_is_answered_to_head() -> None:
 def test_streams_are_bounded() -> None:
     async def run() -> None:
         feed = EventStream()
-        feed.start()
         streams = [await opened(feed) for _ in range(MAX_STREAMS)]
         with pytest.raises(HttpError) as caught:
             await opened(feed)

@@ -33,8 +33,7 @@ def inferred(server: Predictor, x: Floats) -> Any:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def ask(inference: Inference, bridge: ServingBridge) -> Any:
-        bridge.start()
+    async def ask(inference: Inference) -> Any:
         scope = {"type": "http", "path_params": {"model": MODEL}, "edged.headers": {}}
         return json.loads(bytes((await inference.infer(Request(scope, receive))).body))
 
@@ -42,7 +41,7 @@ def inferred(server: Predictor, x: Floats) -> Any:
         ingest: Any = None  # nothing is recorded
         bridge = ServingBridge(outlet.loop, ingest, ThreadPoolExecutor(1))
         inference = Inference(model=MODEL, schema=SCHEMA, predictor=server, bridge=bridge)
-        return asyncio.run(ask(inference, bridge))
+        return asyncio.run(ask(inference))
 
 
 def test_an_answer_that_is_not_finite_is_none(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import WebConfig
+from edged.device.web.http.bodies import MAX_CONNECTIONS, MAX_HEAD
 from edged.device.web.http.listener import HttpListener
 from edged.device.web.http.routes import UNIX
 from edged.device.web.http.sockets import Sockets
-from edged.device.web.limits import MAX_CONNECTIONS, MAX_HEAD
 from edged.errors import ConfigError, UnavailableError
 from tests.certificates import Authority
 from tests.device.web.client import UnixConnection

@@ -13,7 +13,7 @@ import pytest
 
 from edged.device.web import app
 from edged.device.web.http.authentication import FAILURES
-from edged.device.web.limits import MAX_BODY
+from edged.device.web.http.bodies import MAX_BODY
 from tests.device.web.client import INFER, MODEL, TOKENS, Answer, Client, rows
 
 if TYPE_CHECKING:

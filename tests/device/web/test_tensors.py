@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from edged.device.web.api.tensors import TensorReader, TensorRequest, answer, inputs_of, outputs_of
-from edged.device.web.http.bodies import HttpError
-from edged.device.web.limits import MAX_ROWS
+from edged.device.web.http.bodies import MAX_ROWS, HttpError
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.schema import Schema
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.device.reports import LastRun, StoredModel, StoredStatus, StoredTraining
+from edged.device.reports import LastRun, ModelStatus, StreamStatus, TrainingStatus
 from edged.device.status_text import attention, last_run, notes, status_of, summary
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.trainer_messages import RunProgress
@@ -89,10 +89,10 @@ def test_status_watch_and_page_tell_the_same(still: Site) -> None:
 
 
 def test_what_is_wrong_is_said_first() -> None:
-    status = StoredStatus(
+    status = StreamStatus(
         state="degraded", problem="disk full", on_hold=("training",), samples=1, stuck=1,
-        model=StoredModel(2, parent=1, pinned=True),
-        training=StoredTraining(
+        model=ModelStatus(2, parent=1, pinned=True),
+        training=TrainingStatus(
             runs=1, paused=TrainingPause(3, "failed", "train", None), progress=RunProgress(2, 3, 10, 0.25),
             waiting_for=(),
         ),
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_first() -> None:
     lines = summary(status)
     assert list(lines)[:2] == ["state", "attention"]
     assert lines["model"] == "version 2 since –, parent 1, pinned"
-    untrained = replace(status, model=StoredModel(1, missing="7 of 20 labels"))
+    untrained = replace(status, model=ModelStatus(1, missing="7 of 20 labels"))
     assert summary(untrained)["model"] == "version 1 since –, untrained: 7 of 20 labels"
     assert lines["training"] == "1 run, running: run 2, step 3 of 10, loss 0.25"
     assert lines["drift"] == "none"
@@ -129,7 +129,7 @@ def test_a_status_of_an_earlier_version_is_shown_as_far_as_it_goes() -> None:
                   "statistic": 1, "threshold": 0.5, "offset": 12}},
         "host": {"throttled": True, "fans": 2},
     }  # fmt: skip
-    lines = summary(StoredStatus.from_json(told))
+    lines = summary(StreamStatus.from_json(told))
     assert lines["attention"] == "CPU throttled"
     assert lines["live quality"] == "error 0.25 over 4 labels"
     assert lines["last run"] == last_run(LastRun(7, "labels")) == "7 (labels): running"

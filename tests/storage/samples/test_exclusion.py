@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.changes import AnomalyExclusion
 from edged.domain.seeded_rng import is_holdout
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules
 from tests.storage.stream import RECONSTRUCT, batch, open_log

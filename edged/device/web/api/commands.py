@@ -10,7 +10,10 @@ import asyncio
 import json
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from edged.device.commands.answers import HttpCommand
 from edged.device.commands.inbox import CommandInbox
@@ -23,11 +26,6 @@ from edged.device.web.page.history import PageState
 from edged.domain.commands.rules import MAX_PAYLOAD, parse
 from edged.domain.commands.rules import Request as Fields
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
 
 COMMANDS = (
     "accept", "cancel", "checkpoint", "class.add", "class.merge", "class.remove", "drift.reset", "evaluate",

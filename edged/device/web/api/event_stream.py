@@ -18,8 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from edged.device.web.bridge import soon
-from edged.device.web.http.bodies import HttpError
-from edged.device.web.limits import MAX_STREAMS
+from edged.device.web.http.bodies import MAX_STREAMS, HttpError
 from edged.domain.json_fields import json_ready
 
 KEPT = 200  # events, for browsers that reconnect
@@ -94,17 +93,16 @@ class _Stream(StreamingResponse):
 class EventStream:
     """Sends the daemon's reports to all open streams, at most `MAX_STREAMS`; cheap without streams.
 
-    Call `start` on the event loop; `publish` and `predicted` can be called from any thread, also before.
+    Make it on the event loop; `publish` and `predicted` can be called from any thread.
     """
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         self._readers: set[StreamReader] = set()
         self._states: dict[str, StreamEvent] = {}
         self._events: deque[StreamEvent] = deque(maxlen=KEPT)
         self._recent: deque[bytes] = deque(maxlen=RECENT)
         self._number = 0
-        self._early: list[tuple[str, Mapping[str, Any]]] = []
         self._ticking = False
         self._ended = False
 
@@ -117,24 +115,13 @@ class EventStream:
 
     def publish(self, name: str, values: Mapping[str, Any]) -> None:
         """Send a report to all streams, under the name of its topic."""
-        loop = self._loop
-        if loop is None:
-            self._early.append((name, values))
-        else:
-            soon(loop, self._publish, name, values)
+        soon(self._loop, self._publish, name, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Send published predictions to all streams: the newest of them, twice per second."""
         self._recent.extend(payloads[-RECENT:])
 
     # ---- the event loop -----------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Accept streams from now on."""
-        self._loop = asyncio.get_running_loop()
-        early, self._early = self._early, []
-        for name, values in early:
-            self._publish(name, values)
 
     def stop(self) -> None:
         """End all streams and reject new ones."""

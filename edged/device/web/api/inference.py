@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
 
 from edged import __version__
 from edged.device.serving.predictor import Predictor
@@ -26,11 +28,6 @@ from edged.device.web.http.routes import http_error
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.schema import Schema
 from edged.errors import EdgedError, ModelError, RefusedError
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
 
 PLATFORM = "onnxruntime_onnx"
 

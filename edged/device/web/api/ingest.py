@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from edged.config import StreamConfig
 from edged.device.web.bridge import ServingBridge
-from edged.device.web.http.bodies import HttpError, as_json, read_body
-from edged.device.web.limits import MAX_BODY, MAX_ROWS
+from edged.device.web.http.bodies import MAX_BODY, MAX_ROWS, HttpError, as_json, read_body
 from edged.domain.line_protocol import parse_line
 from edged.domain.stream.sample import Observation, Reading
 from edged.errors import RefusedError, RejectedSampleError
@@ -23,12 +25,9 @@ from edged.mqtt.codecs.parsers import in_nanoseconds, parse_any
 from edged.mqtt.field_access import MISSING, field
 from edged.mqtt.topics import is_one_of, only_topic
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
+Decode = Callable[[str, bytes], Any]
+Records = list[tuple[str, Any]]  # where each is in the body, and what it is, or why it is no object
 
-    Decode = Callable[[str, bytes], Any]
-    Records = list[tuple[str, Any]]  # where each is in the body, and what it is, or why it is no object
 
 JSON_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 TEXT = ("", "text/plain", "application/json", "application/x-www-form-urlencoded")

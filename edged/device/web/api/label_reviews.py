@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from edged.device.commands.labelling import SUSPECTS_LISTED, sample, suspect
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.web.http.bodies import HttpError, as_json
 from edged.domain.json_fields import JsonObject
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
 
 MOST = 300
 LARGEST = 2**62
@@ -50,11 +47,9 @@ class LabelEndpoints:
     def _map(self) -> JsonObject:
         ts, points = self._reviews.points()
         schema = self._reviews.schema
-        names = ("offset", "x", "y", "label", "answer", "confidence")
-        columns = {name: [getattr(one, name) for one in points] for name in names}
         return {
             "reviewed": ts, "classes": list(schema.classes), "known": list(schema.known_classes),
-            "points": columns,
+            "points": points,
         }  # fmt: skip
 
 

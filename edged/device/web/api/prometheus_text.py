@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Kind = Literal["counter", "gauge"]
+Kind = Literal["counter", "gauge", "histogram"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREDICTION = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 TRAINING = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
@@ -47,10 +47,14 @@ class Histogram:
         return list(accumulate(self._counts))
 
 
+Sample = tuple[Mapping[str, str], float | Histogram | None]
+"""A value of a family, with its labels."""
+
+
 class PrometheusText:
     r"""Families of metrics as lines of text; families without a value are left out.
 
-    >>> page = PrometheusText(); page.gauge("edged_rows", "Rows.", 3); page.text()
+    >>> page = PrometheusText(); page.family("gauge", "edged_rows", "Rows.", [({}, 3)]); page.text()
     '# HELP edged_rows Rows.\n# TYPE edged_rows gauge\nedged_rows 3\n'
     """
 
@@ -58,36 +62,15 @@ class PrometheusText:
         self._labels = labels  # of all of them
         self._families: dict[str, list[str]] = {}
 
-    def counter(self, name: str, about: str, value: float | None) -> None:
-        """Add a counter without labels."""
-        self.many("counter", name, about, [] if value is None else [({}, value)])
-
-    def gauge(self, name: str, about: str, value: float | None) -> None:
-        """Add a gauge without labels."""
-        self.many("gauge", name, about, [] if value is None else [({}, value)])
-
-    def many(
-        self, kind: Kind, name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]]
-    ) -> None:
-        """Add a family of numbers with labels."""
-        lines = [f"{name}{_labels({**self._labels, **own})} {_number(value)}" for own, value in samples]
-        self._add(name, about, kind, lines)
-
-    def histograms(
-        self, name: str, about: str, samples: Iterable[tuple[Mapping[str, str], Histogram]]
-    ) -> None:
-        """Add a family of histograms with labels."""
+    def family(self, kind: Kind, name: str, about: str, samples: Iterable[Sample]) -> None:
+        """Add numbers or histograms with their labels; a value that is None is left out."""
         lines: list[str] = []
-        for own, histogram in samples:
+        for own, value in samples:
             labels = {**self._labels, **own}
-            counts = histogram.cumulative()
-            for bound, count in zip((*histogram.bounds, math.inf), counts, strict=True):
-                lines.append(f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {count}")
-            lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.total)}")
-            lines.append(f"{name}_count{_labels(labels)} {counts[-1]}")
-        self._add(name, about, "histogram", lines)
-
-    def _add(self, name: str, about: str, kind: str, lines: Sequence[str]) -> None:
+            if isinstance(value, Histogram):
+                lines += _histogram(name, labels, value)
+            elif value is not None:
+                lines.append(f"{name}{_labels(labels)} {_number(value)}")
         if lines:
             heads = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
             self._families.setdefault(name, heads).extend(lines)
@@ -100,6 +83,14 @@ class PrometheusText:
     def text(self) -> str:
         """Return all families as one text."""
         return "\n".join([*(line for lines in self._families.values() for line in lines), ""])
+
+
+def _histogram(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
+    counts = histogram.cumulative()
+    for bound, count in zip((*histogram.bounds, math.inf), counts, strict=True):
+        yield f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {count}"
+    yield f"{name}_sum{_labels(labels)} {_number(histogram.total)}"
+    yield f"{name}_count{_labels(labels)} {counts[-1]}"
 
 
 def _labels(labels: Mapping[str, str]) -> str:

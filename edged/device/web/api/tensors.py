@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.device.web.http.bodies import HttpError
-from edged.device.web.limits import MAX_BODY, MAX_ROWS
+from edged.device.web.http.bodies import MAX_BODY, MAX_ROWS, HttpError
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.schema import Schema
 from edged.errors import RejectedSampleError

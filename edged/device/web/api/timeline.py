@@ -16,10 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
 
 from edged.device.live_pipeline import LivePipeline
 from edged.device.startup.bootstrap import open_samples
@@ -32,11 +34,6 @@ from edged.errors import ModelError, RejectedSampleError
 from edged.mqtt.field_access import parse_time
 from edged.storage.samples.log import SampleLog
 from edged.storage.samples.timeline import PictureRows, TimelineReader
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
 
 MOST_KEYS = 500
 ASKED, ASKED_BYTES = 200, 1 << 20  # samples that the model is asked about, spread evenly, and their size

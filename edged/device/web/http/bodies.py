@@ -1,4 +1,4 @@
-"""Bodies of requests and answers, within limits and compressed on request; errors."""
+"""Bodies of requests and answers, within limits and compressed on request; errors; limits for clients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from edged.device.web.limits import MAX_BODY
 from edged.errors import EdgedError
+
+MAX_BODY = 1024**2  # bytes of a request, also inflated
+MAX_ROWS = 1024  # rows or records in one request
+MAX_REQUESTS = 64  # in progress; further ones get 503
+MAX_CONNECTIONS = 128  # open on one socket, idle ones included; further ones are closed without a response
+MAX_STREAMS = 20  # open event streams; further ones get 503
+MAX_HEAD = 32 * 1024  # bytes of the first line and the headers of a request
+ANSWER_SECONDS = 10.0  # longest wait for a prediction or a command's response
+CLIENT_SECONDS = 60.0  # longest wait for a client to send its next request, or to take its answer
 
 JSON = "application/json"
 GZIP_FROM = 512  # bytes of an answer: below, deflating takes longer than it saves

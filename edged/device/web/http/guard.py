@@ -10,12 +10,11 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edged.device.web.http.bodies import HttpError, refusal
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 SAFE = ("GET", "HEAD")
 OURS = (b"same-origin", b"none")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config as UvicornConfig
 from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from edged.device.web.http.bodies import CLIENT_SECONDS, MAX_CONNECTIONS, MAX_HEAD
 from edged.device.web.http.guard import STATIC_HEADERS
 from edged.device.web.http.routes import UNIX
 from edged.device.web.http.sockets import BACKLOG, Sockets
-from edged.device.web.limits import CLIENT_SECONDS, MAX_CONNECTIONS, MAX_HEAD
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
 
 LOOK_SECONDS = 5.0  # between two looks at connections that wait for their clients
 END_SECONDS = 1.0  # for requests that are in progress when the server stops

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import Response
@@ -20,8 +20,8 @@ from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.storage.web_access import SESSION_SECONDS
 
-if TYPE_CHECKING:
-    Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
 
 log = get_logger("edged.web")
 

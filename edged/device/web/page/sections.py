@@ -113,13 +113,13 @@ def model(view: Snapshot) -> str:
     shown = {
         "Current model": f"<b>version {now.version}</b>{' (pinned)' if now.pinned else ''}",
         "Since": moment(now.since),
-        "Live quality": f"{_formatter(view)(live)} over {count(now.quality.labelled, 'label')}",
-        "Repeating the last value": _formatter(view)(now.quality.repeated),
+        "Live quality": f"{_formatter(view)(live)} over {count(view.quality.labelled, 'label')}",
+        "Repeating the last value": _formatter(view)(view.quality.repeated),
         "Lineage": f"<span>{line}</span>",
     }
     if live is None:
         shown["Live quality"] = "after the next labels"
-    if now.quality.repeated is None:
+    if view.quality.repeated is None:
         del shown["Repeating the last value"]
     if now.missing is not None:
         shown["Untrained"] = f"{now.missing} so far"
@@ -298,8 +298,8 @@ def storage(view: Snapshot) -> str:
     )
 
 
-def _flash(flash: FlashPace) -> str:
-    if flash.written is None:
+def _flash(flash: FlashPace | None) -> str:
+    if flash is None or flash.written is None:
         return "Not available"
     day = "since startup" if flash.per_day is None else f"since startup, {size(flash.per_day)} per day"
     return f"{size(flash.written)} {day}"
@@ -331,7 +331,7 @@ def events(view: Snapshot) -> str:
 
 
 def _live(view: Snapshot) -> float | None:
-    return view.status.model.quality.mean
+    return view.quality.mean
 
 
 def _formatter(view: Snapshot) -> Callable[[float | None], str]:

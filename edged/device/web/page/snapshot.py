@@ -16,6 +16,7 @@ from edged.device.status_text import attention
 from edged.device.web.http.authentication import Scope
 from edged.device.web.page.history import Mark, PageState, Point, Sensor
 from edged.domain.events import LabelRequested
+from edged.domain.judging.metrics import QualityFigures
 from edged.domain.judging.outputs import probabilities
 from edged.domain.labels.label_requests import in_order
 from edged.domain.stream.anomaly import AlarmFigures
@@ -79,7 +80,12 @@ class Snapshot:
     @property
     def champion(self) -> int:
         """Version of the current model."""
-        return self.status.model.version
+        return self.status.model.version or 0
+
+    @property
+    def quality(self) -> QualityFigures:
+        """Live quality of the current model."""
+        return self.status.model.quality or QualityFigures(None, 0, None, of_classes=False)
 
     @property
     def lineage(self) -> list[int]:

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from numpy.typing import NDArray
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route, Router
 
 from edged.config import WebConfig
@@ -37,6 +38,8 @@ from edged.host.vitals import VitalsReader
 from edged.logs import get_logger
 from edged.storage.web_access import Pairing
 
+GZIP_FROM = 512  # bytes of an answer: below, compressing takes longer than it saves
+GZIP_LEVEL = 1
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 HELPERS = 2  # threads for calls that might wait for the disk
 HISTORY = "page_history"  # in the registry: quality over time, for the next start
@@ -93,7 +96,8 @@ class Site:
         )
         more = _round_routes(parts.rounds, pipeline.schema.task, access)
         router = Router([*routes(endpoints), *more], redirect_slashes=False, default=nothing_here)
-        self.app = Guard(router, _hosts(config), refused, addresses=not config.is_local)
+        packed = GZipMiddleware(router, GZIP_FROM, GZIP_LEVEL)
+        self.app = Guard(packed, _hosts(config), refused, addresses=not config.is_local)
         self._loop = asyncio.get_running_loop()
 
     # ---- on any thread -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from edged.device.web.http.bodies import GZIP_FROM, HttpError, deflated, inflate, read_body
+from edged.device.web.http.bodies import HttpError, inflate, read_body
 
 LARGEST = 1000
 
@@ -87,22 +87,3 @@ def test_what_is_cut_off_or_followed_by_something_is_refused(body: bytes) -> Non
 def test_unknown_encodings_are_415() -> None:
     assert status_of([b"x"], content_encoding="br") == 415
     assert read([b"x"], content_encoding="identity") == b"x"
-
-
-@pytest.mark.parametrize(
-    ("accepts", "taken"),
-    [
-        (b"gzip", True),
-        (b"deflate, gzip;q=0.5", True),
-        (b"*", True),
-        (b"gzip;q=0", False),
-        (b"br", False),
-        (None, False),
-    ],
-)
-def test_answers_are_compressed_for_those_who_want_it(accepts: bytes | None, taken: bool) -> None:
-    body = b"x" * GZIP_FROM
-    found = deflated(body, accepts)
-    assert (found is not None) == taken
-    assert found is None or gzip.decompress(found) == body
-    assert deflated(body[1:], accepts) is None

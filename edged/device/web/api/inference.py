@@ -23,7 +23,7 @@ from edged.device.web.api.tensors import (
     wrong,
 )
 from edged.device.web.bridge import ServingBridge
-from edged.device.web.http.bodies import HttpError, as_json, json_bytes, read_body, respond
+from edged.device.web.http.bodies import HttpError, as_json, read_body
 from edged.device.web.http.routes import http_error
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.schema import Schema
@@ -134,7 +134,7 @@ class Inference:
         asked = self._reader.read(await read_body(request.scope, request.receive), headers)
         made = await self._predict(asked.x, version)
         _finite(made.output)
-        return respond(headers, json_bytes(answer(asked, made, self._schema, self.model))), made.version
+        return as_json(answer(asked, made, self._schema, self.model)), made.version
 
     async def _predict(self, x: Floats, version: int | None) -> Predictions:
         try:

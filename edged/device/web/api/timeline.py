@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from edged.device.live_pipeline import LivePipeline
 from edged.device.startup.bootstrap import open_samples
-from edged.device.web.http.bodies import JSON, HttpError, json_bytes, respond
+from edged.device.web.http.bodies import JSON, HttpError, json_bytes
 from edged.device.web.page.history import PageState
 from edged.domain.events import AnomalyAlarm
 from edged.domain.json_fields import JsonObject
@@ -273,7 +273,7 @@ class TimelineEndpoints:
         found = await self._on_thread(lambda: self._painter.paint(stretch, columns, width))
         if not named:
             found = {**found, "names": list(self._painter.names)}
-        return respond(request.scope["edged.headers"], json_bytes(found), JSON, NO_STORE)
+        return Response(json_bytes(found), 200, NO_STORE, JSON)
 
     async def count(self, request: Request) -> Response:
         """Return how many samples of a key there are from `from` to `to`, both included.
@@ -282,7 +282,7 @@ class TimelineEndpoints:
         """
         stretch = _stretch(request)
         found = await self._on_thread(lambda: self._painter.count(stretch))
-        return respond(request.scope["edged.headers"], json_bytes(found), JSON, NO_STORE)
+        return Response(json_bytes(found), 200, NO_STORE, JSON)
 
     async def close(self) -> None:
         """Close the connection; later requests are refused."""

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers, within limits and compressed on request; errors; limits for clients."""
+"""Bodies of requests and answers, within limits; errors; limits for clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ ANSWER_SECONDS = 10.0  # longest wait for a prediction or a command's response
 CLIENT_SECONDS = 60.0  # longest wait for a client to send its next request, or to take its answer
 
 JSON = "application/json"
-GZIP_FROM = 512  # bytes of an answer: below, deflating takes longer than it saves
 WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # what zlib calls them
 
 
@@ -96,32 +95,6 @@ def inflate(body: bytes, encoding: bytes, largest: int) -> bytes:
     if not inflater.eof or inflater.unused_data:
         raise HttpError(400, "the compressed body is cut off, or something follows it", kind="request")
     return inflated
-
-
-def deflated(body: bytes, accepts: bytes | None) -> bytes | None:
-    """Compress a body with gzip if the client accepts it and it saves time; else return None."""
-    if accepts is None or len(body) < GZIP_FROM or not _accepts_gzip(accepts):
-        return None
-    deflater = zlib.compressobj(1, zlib.DEFLATED, WINDOWS[b"gzip"])
-    return deflater.compress(body) + deflater.flush()
-
-
-def respond(
-    asked: Mapping[bytes, bytes], body: bytes, media: str = JSON, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Return the answer to a request with the headers `asked`, compressed if `deflated` compresses it."""
-    short = deflated(body, asked.get(b"accept-encoding"))
-    if short is not None:
-        body, headers = short, {**(headers or {}), "content-encoding": "gzip", "vary": "accept-encoding"}
-    return Response(body, 200, headers, media)
-
-
-def _accepts_gzip(accepts: bytes) -> bool:
-    for item in accepts.lower().split(b","):
-        name, _, quality = item.partition(b";")
-        if name.strip() in (b"gzip", b"*"):
-            return quality.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
-    return False
 
 
 def _too_large(largest: int) -> HttpError:

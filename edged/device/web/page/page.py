@@ -16,7 +16,7 @@ from edged.device.learning.label_reviews import LabelReviews
 from edged.device.live_pipeline import LivePipeline
 from edged.device.reporting.status import StatusCollector
 from edged.device.web.http.authentication import Pass
-from edged.device.web.http.bodies import JSON, HttpError, as_json, json_bytes, respond
+from edged.device.web.http.bodies import JSON, HttpError, as_json, json_bytes
 from edged.device.web.page.history import PageState
 from edged.device.web.page.snapshot import Snapshot
 from edged.host.vitals import VitalsReader
@@ -51,8 +51,8 @@ class Page:
         """Return the whole page, or a login form to browsers without the scope `read`."""
         shown: Pass = request.scope["edged.pass"]
         if "read" not in shown.scopes:
-            return _html(request, _document("edged", _login("Log in"), shown))
-        return _html(request, await asyncio.to_thread(self._whole, shown))
+            return _html(_document("edged", _login("Log in"), shown))
+        return _html(await asyncio.to_thread(self._whole, shown))
 
     async def sections(self, request: Request) -> Response:
         """Return the contents of all sections, or of those that `?only=model,training` names."""
@@ -61,7 +61,7 @@ class Page:
             raise HttpError(400, "only: too many names", kind="request")
         shown: Pass = request.scope["edged.pass"]
         body = await asyncio.to_thread(self._insides, shown, only.split(",") if only else None)
-        return respond(request.scope["edged.headers"], json_bytes(body), JSON, NO_STORE)
+        return Response(json_bytes(body), 200, NO_STORE, JSON)
 
     async def status(self, _: Request) -> Response:
         """Return the summary that `edged status` prints."""
@@ -72,7 +72,7 @@ class Page:
         text = await asyncio.to_thread(self._report, request.scope["edged.pass"])
         name = "".join(c if c.isalnum() or c in "-_." else "-" for c in self._pipeline.config.device.id)
         attached = {"content-disposition": f'attachment; filename="edged-{name}.html"'}
-        return _html(request, text, **attached)
+        return _html(text, **attached)
 
     # ---- on another thread: these might wait for the disk ------------------------------------
 
@@ -166,8 +166,8 @@ def _document(title: str, body: str, shown: Pass) -> str:
     )
 
 
-def _html(request: Request, text: str, **more: str) -> Response:
-    return respond(request.scope["edged.headers"], text.encode(), HTML, NO_STORE | more)
+def _html(text: str, **more: str) -> Response:
+    return Response(text, 200, NO_STORE | more, HTML)
 
 
 class Assets:
@@ -189,4 +189,4 @@ class Assets:
         more = {"etag": tag, "cache-control": "no-cache"}
         if headers.get(b"if-none-match") == tag.encode():
             return Response(status_code=304, headers=more)
-        return respond(headers, body, media, more)
+        return Response(body, 200, more, media)

@@ -19,7 +19,6 @@ from edged.device.commands.wipe import WipeCommands
 from edged.device.device_parts import DeviceParts
 from edged.device.events import Events, Extension
 from edged.device.integrations import ANNOUNCED
-from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.learning.trainer_client import TrainerClient
@@ -37,7 +36,6 @@ from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import OpenState
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
-from edged.device.web.front import WebParts, WebServer
 from edged.domain.commands.tasks import Handler, RunningCommands
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
@@ -55,7 +53,9 @@ from edged.storage.models.bundle_archive import ActiveBundle, InstalledBundles
 if TYPE_CHECKING:
     from edged.device.fleet_member.local_rounds import LocalRounds
     from edged.device.fleet_member.member import Member
+    from edged.device.integrations.home_assistant import HomeAssistantDiscovery
     from edged.device.integrations.sparkplug import EdgeNode, StreamOfNode
+    from edged.device.web.front import WebServer
 
 log = logs.get_logger("edged.device")
 
@@ -306,6 +306,8 @@ class Assembly:
         announced = self.registry.get_value(ANNOUNCED) is not None
         if self.config.discovery is None and not announced:
             return None
+        from edged.device.integrations.home_assistant import HomeAssistantDiscovery
+
         return HomeAssistantDiscovery(
             self.pipeline,
             session=self.session,
@@ -318,6 +320,7 @@ class Assembly:
         if self.config.web is None or self.config.name:  # of several streams: the device has it
             return None
         from edged.device.fleet_member.local_rounds import LocalRounds
+        from edged.device.web.front import WebParts, WebServer
 
         rounds = membership if isinstance(membership, LocalRounds) else None
         return WebServer(

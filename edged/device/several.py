@@ -23,7 +23,7 @@ from edged.device.lifecycle import WATCH_SECONDS
 from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import open_state, record_failed_start
-from edged.device.web.front import WebParts, WebServer
+from edged.device.web.front import WebParts, WebRelay, WebServer
 from edged.domain.child_orders import Opened
 from edged.domain.events import StreamFailed
 from edged.errors import ConfigError, CorruptError, EdgedError, RefusedError, from_system
@@ -113,16 +113,12 @@ class SeveralStreams(Listener):
     def _open_web(self) -> WebServer | None:
         if self.parts.config.web is None:
             return None
-        from edged.device.web.front import WebRelay, WebServer
-
         web = WebServer({name: parts for name in self.streams if (parts := self._web_parts(name))})
         for name, stream in self.streams.items():
             stream.events.add(WebRelay(web, name))
         return web
 
     def _web_parts(self, name: str) -> WebParts | None:
-        from edged.device.web.front import WebParts
-
         stream = self.streams[name]
         config = stream.config.web
         if config is None:
@@ -326,8 +322,6 @@ class SeveralStreams(Listener):
     def _greet(self, name: str) -> None:
         stream = self.streams[name]
         if self._web is not None:
-            from edged.device.web.front import WebRelay
-
             stream.events.add(WebRelay(self._web, name))
             self._web.replace(name, self._web_parts(name))
         if self.parts.session.connected:

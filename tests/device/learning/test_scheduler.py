@@ -426,11 +426,9 @@ def test_a_trainer_that_rests_takes_longer_and_does_the_same(
 
 @pytest.mark.parametrize(
     ("settings", "labels"),
-    [({}, 40), ({"new_labels": 7}, 7), ({"new_labels": 0}, None)],
+    [({}, 40), ({"new_labels": 7}, 7), ({"new_labels": 0}, 1)],
 )
-def test_how_many_labels_start_a_run(
-    tmp_path: Path, bundle: Bundle, settings: Any, labels: int | None
-) -> None:
+def test_how_many_labels_start_a_run(tmp_path: Path, bundle: Bundle, settings: Any, labels: int) -> None:
     assert needed_labels(Plant(tmp_path, bundle, 0, **settings).config.training) == labels
 
 

@@ -33,7 +33,7 @@ from output import command, finish, options
 from edged.config import Config
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.stream.temporal_context import TemporalContext
-from edged.domain.training.replay import Reservoir
+from edged.domain.training.batch_pool import Reservoir
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

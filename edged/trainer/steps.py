@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from edged.config import TrainingConfig
 from edged.domain.protocols import Engine, LearningRate, RunControl, StepResult
 from edged.domain.stream.sample import Window
-from edged.domain.training.batch_pool import BatchPool, Remembered, RowCache, codes_of
+from edged.domain.training.batch_pool import BatchMix, BatchPool, Remembered, RowCache, codes_of
 from edged.domain.training.learner_state import LearnerState, RunPlan
-from edged.domain.training.replay import BatchMix
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.errors import TrainingError
 from edged.storage.samples.log import SampleLog

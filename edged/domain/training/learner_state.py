@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edged.domain.json_fields import JsonObject
 from edged.domain.stream.running_statistics import RunningMoments
-from edged.domain.training.replay import Recent, Reservoir
+from edged.domain.training.batch_pool import Recent, Reservoir
 
 if TYPE_CHECKING:
     Weights = Mapping[str, NDArray[np.float32]]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from edged.domain.stream.sample import Window
 from edged.domain.training.batch_pool import (
     KNOWN_LABELS,
+    BatchMix,
     BatchPool,
     LabelForm,
     Remembered,
@@ -17,7 +18,6 @@ from edged.domain.training.batch_pool import (
     capped,
     within_shares,
 )
-from edged.domain.training.replay import BatchMix
 from edged.errors import NoDataError
 
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.training.replay import BatchMix, Recent, Reservoir
+from edged.domain.training.batch_pool import BatchMix, Recent, Reservoir
 
 
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(1, 20))

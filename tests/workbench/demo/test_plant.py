@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.domain.stream.running_statistics import RunningMoments
-from edged.domain.training.replay import BatchMix, Reservoir
+from edged.domain.training.batch_pool import BatchMix, Reservoir
 from edged.workbench.demo.plant import CLASSES, FEATURES, phases, plant
 
 if TYPE_CHECKING:

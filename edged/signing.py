@@ -128,18 +128,9 @@ def parse_public(text: str, where: str) -> tuple[str, bytes]:
     Raises ConfigError, which names `where`, when it is no public key of Ed25519.
     """
     _require()
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    try:
-        key = load_pem_public_key(text.encode())
-    except (ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(
-            "is no public key of Ed25519", where=where, remedy="give the text of the file that ends in .pub"
-        )
+    key = _public_in(text.encode(), where, "give the text of the file that ends in .pub")
     return _id_of(key), key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -157,39 +148,44 @@ def _require() -> None:
 
 
 def _private(path: Path) -> Ed25519PrivateKey:
-    _require()
+    content = _read(path)
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    key = _load(path, lambda data: load_pem_private_key(data, None))
+    key = _loaded(lambda: load_pem_private_key(content, None))
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError("is no private key of Ed25519", where=str(path), remedy=_MAKE)
     return key
 
 
 def _public(path: Path) -> Ed25519PublicKey:
-    _require()
+    return _public_in(_read(path), str(path), "name the file that ends in .pub")
+
+
+def _public_in(content: bytes, where: str, remedy: str) -> Ed25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    key = _load(path, load_pem_public_key)
+    key = _loaded(lambda: load_pem_public_key(content))
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(
-            "is no public key of Ed25519", where=str(path), remedy="name the file that ends in .pub"
-        )
+        raise ConfigError("is no public key of Ed25519", where=where, remedy=remedy)
     return key
 
 
-def _load(path: Path, load: Callable[[bytes], Any]) -> Any:
-    """The key in a file; None when there is no key in it."""
+def _read(path: Path) -> bytes:
+    _require()
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as problem:
         raise ConfigError(f"cannot be read: {problem.strerror}", where=str(path), remedy=_MAKE) from problem
+
+
+def _loaded(load: Callable[[], Any]) -> Any:
+    """A key in PEM; None when there is none."""
     from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
-        return load(data)
+        return load()
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a pass phrase
         return None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.federated.messages import FitSettings, RoundAnnouncement, RoundSettings
+from edged.domain.federated.messages import FitSettings, RoundSettings
 from edged.domain.federated.round_orders import (
     KeptUpdate,
     RoundResult,
@@ -226,7 +226,14 @@ class FleetUpdateTrainer:
         )
         if not made.coded:
             raise RefusedError("training has changed nothing: there is nothing to send", where="round")
-        about = self._about(announced, made, upto)
+        about = KeptUpdate(
+            device=self._device,
+            round=announced.round,
+            id=announced.id,
+            base=announced.base.hash,
+            samples=made.samples,
+            consumed=upto,
+        )
         kept = self._kept.add(about, weight_encoding.pack_coded(made.coded), made.residual)
         return RoundResult(
             run=order.run,
@@ -237,16 +244,6 @@ class FleetUpdateTrainer:
             norm=made.norm,
             bytes=len(kept.blob),
             seconds=time.monotonic() - started,
-        )
-
-    def _about(self, announced: RoundAnnouncement, made: RoundContribution, upto: int) -> KeptUpdate:
-        return KeptUpdate(
-            device=self._device,
-            round=announced.round,
-            id=announced.id,
-            base=announced.base.hash,
-            samples=made.samples,
-            consumed=upto,
         )
 
 

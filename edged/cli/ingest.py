@@ -58,11 +58,10 @@ def _topic(stream: StreamConfig, given: str | None) -> str:
     """The topic to publish on; ConfigError when there is none, or lines cannot be messages of the stream."""
     from edged.mqtt.topics import is_one_of, only_topic
 
-    if stream.codec not in TEXT or stream.compression in ("gzip", "zstd"):
-        format_ = stream.codec if stream.codec not in TEXT else stream.compression
+    if stream.codec not in TEXT:
         raise ConfigError(
-            f"messages in {format_} are no lines of text",
-            where="stream.codec" if format_ == stream.codec else "stream.compression",
+            f"messages in {stream.codec} are no lines of text",
+            where="stream.codec",
             remedy=f"publish them with another program, or use one of {', '.join(TEXT)}",
         )
     if given is None:

@@ -77,10 +77,6 @@ def _check_array(stream: StreamConfig) -> None:
         if value is not None and not (name == "key" and value.startswith("topic:")):
             hint = "use topic:N" if name == "key" else "remove it"
             raise ValueError(f"codec {stream.codec} carries only numbers, no field for {name}: {hint}")
-    if stream.compression == "auto":
-        raise ValueError(
-            f"compression auto cannot be detected in raw {stream.codec} numbers: name one, or none"
-        )
 
 
 def _check_columns(stream: StreamConfig) -> None:

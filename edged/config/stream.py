@@ -127,9 +127,6 @@ class StreamConfig(Section, Constants[StreamConstants]):
         description="JSON path of a list whose items are separate messages, such as metrics for Telegraf's"
         " batches; not needed for a message that is an array",
     )
-    compression: Literal["none", "zstd", "gzip", "auto"] = Field(
-        "none", description="compression of payloads; auto: detected from the first bytes of each"
-    )
     byte_order: Literal["little", "big"] = Field(
         "little", description="byte order of raw arrays: float32, float16, int16"
     )
@@ -222,8 +219,7 @@ class StreamConfig(Section, Constants[StreamConstants]):
     )
     max_payload: Size = Field(
         64 * 1024,
-        description="maximum size of a message, compressed and inflated; larger ones go to the"
-        " quarantine unparsed",
+        description="maximum size of a message; larger ones go to the quarantine unparsed",
         ge=16,
     )
 

@@ -107,7 +107,6 @@ def test_a_file_is_followed_across_its_replacement_until_ctrl_c(broker: Broker, 
         ({}, ["--topic", "sensors/other"], "--topic: 'sensors/other' is no topic of the stream"),
         ({"topic": "sensors/+"}, ["--topic", "sensors/+"], "--topic: 'sensors/+' is no topic of the stream"),
         ({"codec": "cbor"}, [], "stream.codec: messages in cbor are no lines of text"),
-        ({"compression": "gzip"}, [], "stream.compression: messages in gzip are no lines of text"),
     ],
 )
 def test_what_cannot_be_published_is_a_mistake_of_usage(

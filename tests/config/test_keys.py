@@ -268,7 +268,6 @@ CASES: dict[str, tuple[dict[str, Any], Any, Look]] = {
     "stream.topic": ({}, "t/#", lambda config: config.stream.all_topics),
     "stream.codec": ({}, "csv", decoded(b"1,2")),
     "stream.records": ({}, "m", decoded({"m": [READING]})),
-    "stream.compression": ({}, "gzip", decoded(READING)),
     "stream.byte_order": (
         {"stream": {"codec": "int16", "features": 1}}, "big", decoded(b"\x01\x00"),
     ),

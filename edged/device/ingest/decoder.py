@@ -25,7 +25,7 @@ from edged.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from edged.domain.stream.windowing import Windowing
-    from edged.mqtt.codecs.compressed import Decoder
+    from edged.mqtt.codecs import Decoder
 
 log = get_logger("edged.ingest")
 

@@ -2,13 +2,13 @@
 
 Reasons, of any codec: `too_big`, `too_deep`, `missing_field`, `wrong_type`, `shape`, `not_finite`, `key`,
 `timestamp`, `id`, `label`; of one: `not_json`, `not_cbor`, `not_msgpack`, `not_line_protocol`, `not_senml`,
-`not_csv`, `not_sparkplug`, `no_birth`; of a compressed payload: `compression`.
+`not_csv`, `not_sparkplug`, `no_birth`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from edged.clock import Clock
 from edged.config import StreamConfig
@@ -19,10 +19,7 @@ from edged.mqtt.codecs import parsers
 from edged.mqtt.codecs.labels import LabelTopicCodec
 from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, Parse
 
-if TYPE_CHECKING:
-    from edged.mqtt.codecs.compressed import Decoder
-
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _PLACES = {
     "senml": ("senml", "SenmlCodec"),
@@ -31,6 +28,13 @@ _PLACES = {
     **dict.fromkeys(("float32", "float16", "int16"), ("raw_arrays", "ArrayCodec")),
 }
 _MAPS = ("cbor", "msgpack")  # messages are maps with text keys, as JSON objects are
+
+
+class Decoder(Protocol[T_co]):
+    """Decodes messages of one format."""
+
+    def decode(self, topic: str, payload: bytes) -> T_co:
+        """Decode one message of a topic."""
 
 
 def sample_codec(
@@ -43,22 +47,20 @@ def sample_codec(
 
     Raises UnavailableError when a package that the codec needs is not installed.
     """
+    if stream.joined:
+        from edged.mqtt.codecs.joined import JoinedCodec
+
+        return JoinedCodec(stream, parsers.parse_lenient if stream.codec == "json" else parser_of(stream))
+    if stream.codec in OBJECTS:
+        return ObjectCodec(stream, parser_of(stream))
     more: dict[str, Any] = {}
     if stream.codec == "senml":
         more = {"clock": clock}
     elif stream.codec == "sparkplug":
         more = {"clock": clock, "publisher": publisher}
-    codec: Decoder[Any]
-    if stream.joined:
-        from edged.mqtt.codecs.joined import JoinedCodec
-
-        codec = JoinedCodec(stream, parsers.parse_lenient if stream.codec == "json" else parser_of(stream))
-    elif stream.codec in OBJECTS:
-        codec = ObjectCodec(stream, parser_of(stream))
-    else:
-        module, name = _PLACES[stream.codec]
-        codec = getattr(import_module(f"edged.mqtt.codecs.{module}"), name)(stream, **more)
-    return _inflated(codec, stream)
+    module, name = _PLACES[stream.codec]
+    codec: Decoder[Any] = getattr(import_module(f"edged.mqtt.codecs.{module}"), name)(stream, **more)
+    return codec
 
 
 def label_codec(stream: StreamConfig) -> Decoder[LabelReading | HoldReading]:
@@ -67,10 +69,9 @@ def label_codec(stream: StreamConfig) -> Decoder[LabelReading | HoldReading]:
     Raises UnavailableError when a package that the codec needs is not installed.
     """
     parse = parser_of(stream) if stream.codec in _MAPS else parsers.parse_any
-    codec: Decoder[Any] = ObjectLabelCodec(stream, parse)
     if stream.near_label is not None:
-        codec = LabelTopicCodec(stream, stream.near_label, parse)
-    return _inflated(codec, stream)
+        return LabelTopicCodec(stream, stream.near_label, parse)
+    return ObjectLabelCodec(stream, parse)
 
 
 def parser_of(stream: StreamConfig) -> Parse:
@@ -83,11 +84,3 @@ def parser_of(stream: StreamConfig) -> Parse:
     if stream.codec == "msgpack":
         return parsers.msgpack_values()
     return parsers.parse_influx if stream.codec == "influx" else parsers.parse_any
-
-
-def _inflated(codec: Decoder[T], stream: StreamConfig) -> Decoder[T]:
-    if stream.compression == "none":
-        return codec
-    from edged.mqtt.codecs.compressed import Compressed
-
-    return Compressed(codec, stream.compression, stream.max_payload)

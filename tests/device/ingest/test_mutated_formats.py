@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from edged.mqtt.client.message import ReceivedMessage
 from tests.device.ingest.test_mutations import GROUP, GROWTH, SLOWEST, Way, alone, parsing, resident
@@ -29,13 +28,11 @@ def good(name: str) -> list[bytes]:
     return payloads + [payload for _, payload in introductions(name)]
 
 
-def fed(folder: Path, name: str, payloads: int, compression: str = "none") -> dict[str, float]:
+def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
     """What became of so many payloads."""
-    config = stream(name, compression=compression)
+    config = stream(name)
     way = Way(folder, config)
     messages = good(name)
-    if compression == "zstd":
-        messages = [zstandard.ZstdCompressor().compress(message) for message in messages]
     source, start, counted = Mutations(messages, seed=payloads), 0.0, 0
     yardstick = [parsing()]
     with closing(way.log):
@@ -59,17 +56,13 @@ def fed(folder: Path, name: str, payloads: int, compression: str = "none") -> di
     assert "internal" not in reasons, "a decoder failed"
     assert counters.samples > payloads // 20
     assert counters.quarantined > payloads // 5
-    assert len(reasons) >= (2 if compression != "none" else REASONS.get(name, 5)), reasons
+    assert len(reasons) >= REASONS.get(name, 5), reasons
     return {"p99": float(np.nanquantile(way.seconds, 0.99)) / max(yardstick), "growth": resident() - start}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mutated_payloads_neither_stop_nor_slow_the_stream(tmp_path: Path, name: str) -> None:
     assert fed(tmp_path, name, 3000)["p99"] <= BRIEFLY
-
-
-def test_mutated_compressed_payloads_do_neither(tmp_path: Path) -> None:
-    assert fed(tmp_path, "cbor", 2000, "zstd")["p99"] <= BRIEFLY
 
 
 @pytest.mark.faults

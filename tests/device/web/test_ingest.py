@@ -242,7 +242,7 @@ def test_windows_and_joined_streams_are_fed_as_by_messages(broker: Mosquitto, tm
 
 
 def test_the_format_of_the_stream_does_not_matter(broker: Mosquitto, tmp_path: Path) -> None:
-    stream = {"topic": "raw/+", "codec": "float32", "compression": "zstd", "features": 2, "key": "topic:1",
+    stream = {"topic": "raw/+", "codec": "float32", "features": 2, "key": "topic:1",
               "classes": 2, "max_payload": 64}  # fmt: skip
     with served(broker, tmp_path, stream) as made:
         path = f"{SAMPLES}?topic=raw/m7"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import cbor2
 import pytest
 import yaml
-import zstandard
 
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
@@ -98,9 +97,9 @@ def test_a_daemon_hears_edge_nodes_and_is_one(broker: Mosquitto, connect: Connec
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_daemon_reads_compressed_cbor(broker: Mosquitto, connect: Connect, tmp_path: Path) -> None:
+def test_a_daemon_reads_cbor(broker: Mosquitto, connect: Connect, tmp_path: Path) -> None:
     stream: dict[str, Any] = {
-        "codec": "cbor", "compression": "auto", "features": 3, "classes": 2, "id": "id",
+        "codec": "cbor", "features": 3, "classes": 2, "id": "id",
         "label": {"topic": "labels/#", "join": "id"},
     }  # fmt: skip
     device = Device(tmp_path, broker.port, stream, model={"bundle": bundle(tmp_path / "bundle")})
@@ -108,7 +107,6 @@ def test_a_daemon_reads_compressed_cbor(broker: Mosquitto, connect: Connect, tmp
     with running(device, broker.port) as listener:
         for number in range(20):
             payload = cbor2.dumps({"x": [1.0, 2.0, number], "id": f"s{number}"})
-            payload = zstandard.ZstdCompressor().compress(payload) if number % 2 else payload
             sender.publish("sensors/m1", payload, qos=1)
         listener.wait(lambda: len(listener.messages["predictions"]) == 20)
         sender.publish("labels/m1", cbor2.dumps({"id": "s3", "label": 1}), qos=1)

@@ -40,7 +40,7 @@ class IngestEndpoints:
 
     def __init__(self, stream: StreamConfig, bridge: ServingBridge) -> None:
         self._stream, self._bridge = stream, bridge
-        plain = {"codec": "json", "compression": "none", "records": None, "max_payload": MAX_BODY}
+        plain = {"codec": "json", "records": None, "max_payload": MAX_BODY}
         as_text = stream.model_copy(update=plain)
         self._samples = sample_codec(as_text).decode
         self._labels = label_codec(as_text).decode

@@ -23,8 +23,8 @@ from edged.device.web.api.ingest import IngestEndpoints
 from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
-from edged.device.web.app import MODEL, VERSION, Endpoints, routes
 from edged.device.web.page.page import Page
+from edged.device.web.service import MODEL, VERSION, Endpoints, routes
 from edged.domain.messages.requests import whole
 from edged.domain.messages.sent import answer_to
 

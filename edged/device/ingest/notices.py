@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from edged.clock import Clock
 from edged.device.events import Events
-from edged.device.outbound.reporter import EventThrottle
 from edged.domain.events import (
     SampleImplausible,
     SampleQuarantined,
@@ -21,7 +20,26 @@ from edged.domain.stream.joining import SensorAbsence
 from edged.domain.stream.sample import Rejected
 from edged.domain.stream.schema import Schema
 
+EVENT_SECONDS = 1.0  # between two events of a kind
 MOST_STUCK = 20  # keys of one batch that are reported
+
+
+class EventThrottle:
+    """Lets through one event of a kind per second and counts the rest, so that no flood of events arises."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def admit(self, kind: str) -> int | None:
+        """None to hold back; else how many were held back since the last one."""
+        now = self._clock.monotonic()
+        if now - self._last.get(kind, float("-inf")) < EVENT_SECONDS:
+            self._held[kind] = self._held.get(kind, 0) + 1
+            return None
+        self._last[kind] = now
+        return self._held.pop(kind, 0)
 
 
 class IngestNotices:

@@ -22,7 +22,6 @@ NOT_LOGGED = {"key", "id", "values", "answer", "sample_ts", "topic", "detail", "
 """Fields of events that are of samples: the journal is out of reach of `wipe`."""
 WARNED = {"sample_quarantined", "training_paused", "candidates_refused"}
 """Events that the log has as warnings."""
-EVENT_SECONDS = 1.0  # between two events of a kind
 
 log = get_logger("edged.report")
 
@@ -116,24 +115,6 @@ class StreamReporter(Reporter):
 
     def _status(self, state: str) -> None:
         """Nothing: one stream does not speak for the device."""
-
-
-class EventThrottle:
-    """Lets through one event of a kind per second and counts the rest, so that no flood of events arises."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last: dict[str, float] = {}
-        self._held: dict[str, int] = {}
-
-    def admit(self, kind: str) -> int | None:
-        """None to hold back; else how many were held back since the last one."""
-        now = self._clock.monotonic()
-        if now - self._last.get(kind, float("-inf")) < EVENT_SECONDS:
-            self._held[kind] = self._held.get(kind, 0) + 1
-            return None
-        self._last[kind] = now
-        return self._held.pop(kind, 0)
 
 
 def _json(values: JsonObject) -> bytes:

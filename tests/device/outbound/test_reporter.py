@@ -12,7 +12,8 @@ import numpy as np
 from edged import __version__
 from edged.clock import VirtualClock
 from edged.device.events import Events
-from edged.device.outbound.reporter import EventThrottle, Reporter, will_payload
+from edged.device.ingest.notices import EventThrottle
+from edged.device.outbound.reporter import Reporter, will_payload
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.domain.events import FleetTrained, TrainingResumed
 from edged.domain.training.message import Message

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.device.web import app
+from edged.device.web import service
 from edged.device.web.http.authentication import FAILURES
 from edged.device.web.http.bodies import MAX_BODY
 from tests.device.web.client import INFER, MODEL, TOKENS, Answer, Client, rows
@@ -110,7 +110,7 @@ def allowed(site: Site, path: str) -> Client:
 
 
 def test_every_path_is_in_the_matrix() -> None:
-    source = Path(app.__file__).read_text(encoding="utf-8")
+    source = Path(service.__file__).read_text(encoding="utf-8")
     table = source.partition("    return [\n")[2].partition("    ]\n")[0]
     written = re.findall(r'^ +(?:get|post|Route)\(f?"?([^",]+)', table, re.MULTILINE)
     assert len(written) == len(table.splitlines()) > 1

@@ -48,7 +48,7 @@ class DeviceParts:
         registry: Registry | None = None,
     ) -> None:
         self.config, self.path, self.boot = config, path, boot
-        self.notifier, self.endings = notifier, endings
+        self.notifier = notifier
         self.clock = SystemClock()
         self.events = Events()
         self.timetable = Scheduler(self.clock)

@@ -28,7 +28,7 @@ from edged.cli.ingest import ingest
 from edged.cli.init import init
 from edged.cli.options import AsJson, ConfigPath, Force, Stream, check_file, new_directory, print_json
 from edged.cli.progress import ReplayProgress, TrainingProgress
-from edged.cli.state import audit, backup, import_data, restore, weights_app
+from edged.cli.state import audit, backup, import_data, restore
 from edged.cli.web import web_app
 from edged.errors import ConfigError, EdgedError, from_system
 
@@ -47,7 +47,6 @@ app.add_typer(contract_app, name="contract")
 app.add_typer(artifacts_app, name="artifacts")
 app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
-app.add_typer(weights_app, name="weights")
 app.add_typer(fleet_app, name="fleet")
 app.add_typer(web_app, name="web")
 

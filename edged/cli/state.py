@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
 from edged.cli import output
@@ -110,38 +109,3 @@ def import_data(
     with ImportBar() as bar:
         report = import_files(loader.load(config, stream=stream), files, known, bar.update)
     print_json(report.to_json()) if as_json else output.show_import(report)
-
-
-weights_app = typer.Typer(help="Check and unpack weights received over MQTT.", no_args_is_help=True)
-
-
-@weights_app.command("unpack")
-def weights_unpack(
-    source: Annotated[
-        Path, Argument(metavar="DIR|FILE", help="manifest and chunks as published, or one file")
-    ],
-    out: Annotated[Path | None, Option("-o", help=".safetensors, or .onnx with --bundle")] = None,
-    bundle: Annotated[Path | None, Option(help="bundle whose model is written")] = None,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Check and assemble an update, and write its weights or a model with them."""
-    from edged.device.admin.weights import unpacked, write
-    from edged.domain.training.weight_coding import fingerprint
-
-    if out is not None:
-        check_file(out, force=force)
-    parameters = unpacked(source)
-    size = None if out is None else write(parameters, out, bundle)
-    result = {
-        "parameters": {name: list(value.shape) for name, value in sorted(parameters.items())},
-        "fingerprint": fingerprint(parameters),
-        "bytes": size,
-    }
-    if as_json:
-        print_json(result)
-        return
-    for name, value in sorted(parameters.items()):
-        sys.stdout.write(f"{name}  {list(value.shape)}\n")
-    if out is not None:
-        sys.stderr.write(f"{out}: {size:,} bytes\n")

@@ -59,7 +59,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     names = {
         "config": "edged.yaml", "configs": "edged.yaml", "data": "data.npz", "model": "model.onnx",
         "bundle": "bundle", "file": "bundle.edged", "key": "key", "source": "bundle",
-        "weights unpack:source": "w.safetensors",
         "fleet run:config": "fleet.yaml", "fleet status:config": "fleet.yaml",
         "fleet export:config": "fleet.yaml",
     }  # fmt: skip
@@ -120,7 +119,7 @@ def test_every_command_that_writes_knows_force() -> None:
 @pytest.mark.parametrize("command", list(writing()), ids=lambda command: command.name)
 def test_nothing_is_overwritten_without_force(command: Command, good: dict[str, str], tmp_path: Path) -> None:
     name = next(name for name in ("out", "folder", "file") if name in {p.name for p in command.parameters})
-    out = tmp_path / ("there.safetensors" if command.name == "weights unpack" else "there.onnx")
+    out = tmp_path / "there.onnx"
     names = WRITTEN.get(command.name)
     files = [out] if names is None else [out / file for file in names]
     for file in files:

@@ -1,4 +1,4 @@
-"""The one exception tree of edged.
+"""The one exception tree of edged, and the suggestions that errors make for unknown names.
 
 Every error says what happened, where, and what to do about it. `str(error)` is the single line a
 person reads; the parts stay available as attributes for logs and MQTT answers.
@@ -7,7 +7,9 @@ person reads; the parts stay available as attributes for logs and MQTT answers.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from itertools import islice
 
 
 class EdgedError(Exception):
@@ -149,3 +151,39 @@ def from_system(problem: OSError | ImportError | MemoryError) -> EdgedError:
     if problem.errno in _OF_PATHS:
         return ConfigError(what, where=where, remedy="correct the path or its permissions")
     return EdgedError(what, where=where)
+
+
+# ---- what an error says of a name that is not known: the names that are, and the nearest -----------
+
+SHOWN_NAMES = 12
+COMPARED = 50
+
+
+def one_of(names: Collection[str]) -> str:
+    """The first names, and how many more there are.
+
+    >>> one_of(["ok", "worn"])
+    'ok, worn'
+    """
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(name[:40] for name in islice(names, SHOWN_NAMES)) + more
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str | None:
+    """A question after the name nearest to `name`; None when none is near.
+
+    >>> did_you_mean("Temp", ["vib", "temp"])
+    'did you mean temp?'
+    """
+    some = list(islice(known, COMPARED))
+    at = _nearest(name[:40].casefold(), tuple(other[:40].casefold() for other in some))
+    return None if at is None else f"did you mean {some[at]}?"
+
+
+@lru_cache(maxsize=64)  # a sensor that is refused sends the same names again and again
+def _nearest(name: str, known: tuple[str, ...]) -> int | None:
+    """The position of the name that is most like `name`; None where none is like it."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1)
+    return known.index(near[0]) if near else None

@@ -14,8 +14,8 @@ from edged.bundles.losses.named import CrossEntropy, ExpertsCrossEntropy, ValueL
 from edged.bundles.losses.objective import Loss
 from edged.bundles.request import BuildRequest
 from edged.bundles.source.standardise import Statistics
+from edged.domain.bundle_contents import MIX_WEIGHTS
 from edged.domain.child_orders import StandardBundleOrder, StandardNetwork
-from edged.domain.model_files import MIX_WEIGHTS
 from edged.domain.training.optimizers import Optimizer
 
 

@@ -20,13 +20,12 @@ from edged.device.commands.keys import counting
 from edged.device.startup.bootstrap import with_own_keys
 from edged.domain.commands.rules import CLOCK_SET
 from edged.domain.messages.requests import READS
-from edged.domain.nearest import one_of
-from edged.domain.stream.refusals import ENOUGH
+from edged.domain.stream.admission import ENOUGH
 from edged.domain.training.message import SparseMessage
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
-from edged.errors import ConfigError, EdgedError, UnavailableError
+from edged.errors import ConfigError, EdgedError, UnavailableError, one_of
 from edged.host.kernel import synchronised
 from edged.host.vitals import VitalsReader
 from edged.mqtt.codecs import sample_codec

@@ -11,8 +11,7 @@ from edged.config import Config
 from edged.config.streams import KEY
 from edged.config.values import MISSING_FILE, NAME, Section
 from edged.config.yaml_file import Places
-from edged.domain.nearest import did_you_mean
-from edged.errors import ConfigError, ConfigFileError
+from edged.errors import ConfigError, ConfigFileError, did_you_mean
 
 
 def all_problems(

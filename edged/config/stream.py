@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
@@ -34,9 +34,7 @@ from edged.domain.stream.admission import AdmissionRules
 from edged.domain.stream.joining import JoinRules
 from edged.domain.stream.open_classes import OpenClasses
 from edged.domain.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from edged.domain.stream.windowing import WindowRules
+from edged.domain.stream.windowing import WindowRules
 
 WIDEST = 100_000  # numbers in a sample
 MOST_CLASSES = 16  # that may come, where it is not said how many

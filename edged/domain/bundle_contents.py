@@ -16,6 +16,19 @@ REBUILD = "build the bundle again with `edged artifacts build`"
 # Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.
 PARAMETERS = "parameters.safetensors"
 
+# ---- names in the files of a model, in the registry or of a candidate ---------------------------
+
+MODEL = "model.onnx"
+PROBE_FILES = ("probe_input.npy", "probe_output.npy")
+"""Inputs `(n, d)` in a candidate, and the trainer's outputs for them: the daemon must get the same."""
+EXPERTS = "experts"
+"""The output of a model of experts that has what each of them says, `(batch, experts·classes)`."""
+MIX_WEIGHTS = "mix.weights"
+"""Its parameter with how much each expert counts, `(1, experts, 1)`."""
+TARGET_MEAN = "target.mean"
+"""A parameter of a standard network that answers numbers."""
+FLOOR = 1e-4  # added to probabilities: what an expert holds for impossible costs it no more than this
+
 
 @dataclass(frozen=True)
 class Tensor:

@@ -5,13 +5,12 @@ Source: Protocol Buffers' encoding, https://protobuf.dev/programming-guides/enco
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import mmap
+Content = bytes | mmap.mmap
 
-    Content = bytes | mmap.mmap
 
 # Wire types.
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.model_files import EXPERTS
+from edged.domain.bundle_contents import EXPERTS
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import CPU, check
 from edged.errors import ModelError

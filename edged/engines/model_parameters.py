@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import REBUILD, BundleContents
-from edged.domain.model_files import MODEL
+from edged.domain.bundle_contents import MODEL, REBUILD, BundleContents
 from edged.engines.onnx.fields import parameters_within, whole_model, write_parameters
 from edged.errors import BundleError, CorruptError, StorageError, UnavailableError
 

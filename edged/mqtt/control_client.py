@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from typing_extensions import Self
 
 from edged.config import MqttConfig
 from edged.domain.json_fields import JsonObject
@@ -18,10 +20,6 @@ from edged.errors import BrokerError, ConfigError
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 CONNECT_SECONDS = 10.0
 OPEN = ("accepted", "executing")

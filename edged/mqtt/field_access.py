@@ -10,8 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from edged.domain.nearest import COMPARED, did_you_mean, one_of
-from edged.errors import ConfigError, RejectedSampleError
+from edged.errors import COMPARED, ConfigError, RejectedSampleError, did_you_mean, one_of
 
 MAX_KEY = 256
 MAX_ID = 128

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.model_files import MODEL, PROBE_FILES
+from edged.domain.bundle_contents import MODEL, PROBE_FILES
 from edged.domain.protocols import Engine
 from edged.domain.training.training_run import Source
 from edged.engines.inference import InferenceModel

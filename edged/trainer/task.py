@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.config import TrainingConfig
+from edged.domain.bundle_contents import MODEL
 from edged.domain.federated.messages import Quality
 from edged.domain.judging.outputs import answers, errors
-from edged.domain.model_files import MODEL
 from edged.domain.protocols import Engine, Holdout
 from edged.domain.stream.sample import Window
 from edged.domain.stream.schema import Schema

@@ -162,6 +162,7 @@ def campaign(device: Device, listener: Listener, gateway: Gateway, kills: int, s
     if device.process.poll() is not None:
         _restart(device, listener)
     done = len(trained(listener))
+    listener.send("edged/rig/request/train", {})  # by itself one may wait after a kill
     listener.wait(lambda: len(trained(listener)) > done, 100.0)
     tally.rows = gateway.stop()
     _settle(device, tally)

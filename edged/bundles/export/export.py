@@ -21,7 +21,7 @@ from onnx import helper
 from edged.bundles.graph.edit import leave_only, reads
 from edged.bundles.source.contents import adopt_upstream, is_upstream
 from edged.bundles.source.normalise import parameter_names, read_model
-from edged.domain.model_files import MODEL
+from edged.domain.bundle_contents import MODEL
 from edged.domain.training.message import SparseMessage
 from edged.engines import open_engine
 from edged.engines.runtime import ort

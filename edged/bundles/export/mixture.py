@@ -13,8 +13,8 @@ import onnx
 from onnx import numpy_helper
 
 from edged.bundles.graph.writer import NodeWriter
+from edged.domain.bundle_contents import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.domain.child_orders import LinearHead, MixtureOrder
-from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.errors import BundleError
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from edged.domain.nearest import one_of
 from edged.domain.stream.schema import Schema
 from edged.engines.runtime.ort import onnxruntime
-from edged.errors import ConfigError
+from edged.errors import ConfigError, one_of
 from edged.storage.models.bundles import Bundle
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.writer import NodeWriter, constant_node
-from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
+from edged.domain.bundle_contents import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.errors import ConfigError
 
 # Of everything that is trained; stock onnxruntime has it from 1.19 on.

@@ -22,8 +22,7 @@ from onnx import numpy_helper
 
 from edged.bundles.graph.edit import put_first, refuse_taken, rename, rename_reads
 from edged.bundles.graph.writer import NodeWriter, constant_node
-from edged.domain.bundle_contents import Standardisation
-from edged.domain.model_files import TARGET_MEAN
+from edged.domain.bundle_contents import TARGET_MEAN, Standardisation
 from edged.errors import BundleError
 
 LIMIT = 10.0

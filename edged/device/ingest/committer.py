@@ -18,8 +18,7 @@ from edged.config import Config
 from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.notices import IngestNotices
 from edged.domain.commits.commit_delay import CommitDelay
-from edged.domain.commits.commit_group import CommitBacklog, CommitGroup, Submission
-from edged.domain.commits.redelivery import Packet, Redelivery
+from edged.domain.commits.commit_group import CommitBacklog, CommitGroup, Packet, Redelivery, Submission
 from edged.domain.protocols import Broker, ModelSupervisor, SampleSink
 from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
 from edged.errors import StorageError

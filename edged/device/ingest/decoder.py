@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from edged.clock import Clock
 from edged.config import StreamConfig
 from edged.device.ingest.notices import IngestNotices
-from edged.domain.commits.commit_group import CommitGroup
-from edged.domain.commits.redelivery import Packet
-from edged.domain.stream.admission import AdmissionControl
-from edged.domain.stream.refusals import RefusalMonitor
+from edged.domain.commits.commit_group import CommitGroup, Packet
+from edged.domain.stream.admission import AdmissionControl, RefusalMonitor
 from edged.domain.stream.sample import Batch, HoldReading, LabelReading, Observation, Reading, Rejected, Seen
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger

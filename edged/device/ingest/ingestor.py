@@ -21,8 +21,7 @@ from edged.device.ingest.committer import GroupCommitter
 from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.joiner import Joiner
 from edged.domain.commits.commit_delay import FlushRequests
-from edged.domain.commits.commit_group import CommitGroup, Submission
-from edged.domain.commits.redelivery import Packet, checksum
+from edged.domain.commits.commit_group import CommitGroup, Packet, Submission, checksum
 from edged.domain.protocols import SampleSink
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, Reading

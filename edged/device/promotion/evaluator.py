@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from edged.config import Config, GateConfig
 from edged.domain import outcomes
 from edged.domain.arrays import quantiles
+from edged.domain.bundle_contents import MODEL, PROBE_FILES
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import GateRules, ModelComparison
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
-from edged.domain.model_files import MODEL, PROBE_FILES
 from edged.domain.protocols import Holdout, Model, ModelReader, ServedModel
 from edged.domain.stream.sample import Window
 from edged.domain.training.training_run import Candidate

@@ -10,11 +10,10 @@ import numpy as np
 from edged.clock import Clock
 from edged.config import Config
 from edged.device.promotion.evaluator import GateEvaluation, line_of
-from edged.domain.bundle_contents import PARAMETERS
+from edged.domain.bundle_contents import MODEL, PARAMETERS, PROBE_FILES
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
-from edged.domain.model_files import MODEL, PROBE_FILES
 from edged.domain.protocols import Model, ModelReader, ServedModel
 from edged.domain.training.training_run import Candidate
 from edged.errors import (

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import log, sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+from typing_extensions import Self
 
 from edged.domain.drift.signals import DRIFT, NONE, WARNING, Level
 from edged.domain.json_fields import Count, JsonObject, Number
 from edged.domain.training.message import Message
 from edged.errors import TrainingError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 CLOCK = 32  # readings from one test to the next
 MAX_BUCKETS = 5  # of a size: more give finer cuts and cost more

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from math import exp, sqrt
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.arrays import quantiles
 
-if TYPE_CHECKING:
-    Sorted = NDArray[np.floating]
+Sorted = NDArray[np.floating]
+
 
 DIFFERENT = 0.01  # significance at which samples of several features differ
 BINS = 10

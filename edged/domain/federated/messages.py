@@ -12,7 +12,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
+
+from typing_extensions import Self
 
 from edged.domain.json_fields import (
     MALFORMED,
@@ -33,9 +35,6 @@ from edged.domain.json_fields import (
 )
 from edged.domain.training.message import Message
 from edged.errors import ConfigError, RejectedUpdateError, TrainingError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 State = Literal["open", "closed", "done"]
 

@@ -11,7 +11,7 @@ from math import exp, log
 import numpy as np
 
 from edged.domain.arrays import Doubles, Floats
-from edged.domain.model_files import FLOOR
+from edged.domain.bundle_contents import FLOOR
 from edged.domain.stream.schema import Schema
 
 FEW = 16  # values of a single row, up to which it is computed faster without arrays

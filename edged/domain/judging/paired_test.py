@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from math import erfc, exp, lgamma, log, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +13,7 @@ from edged.domain.protocols import Holdout, PlacedHoldout
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.sample import Window
 from edged.domain.stream.schema import Task
-
-if TYPE_CHECKING:
-    from edged.domain.stream.windowing import WindowRules
+from edged.domain.stream.windowing import WindowRules
 
 EXACT = 1000  # pairs that differ, up to which the binomial distribution is summed up
 RESAMPLES = 2000

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.judging.outputs import errors
+from edged.domain.judging.prediction_sets import Promise
 from edged.domain.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from edged.domain.judging.prediction_sets import Promise
 
 
 @dataclass(frozen=True)

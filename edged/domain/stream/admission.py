@@ -5,6 +5,7 @@ All times are seconds; `now` is Unix time, `monotonic` never goes back.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from edged.domain.arrays import quantiles
 from edged.domain.token_bucket import TokenBucket
 
 MOST_KEYS = 10_000
+RECENT = 100  # messages or labels of which most may be refused
+ENOUGH = 3
 KNOWN = 100  # readings from which the usual range of a feature follows
 BEYOND = 1000.0  # times its range, and as many times its largest value, a value may lie outside of it
 LASTING = 20  # samples of a key in a row with such values: its sensor measures something else by now
@@ -316,3 +319,42 @@ class AdmissionControl:
         outside = self._range.outside(keys, x)
         self.implausible += int(outside.any(axis=1).sum())
         return outside
+
+
+class RefusalMonitor:
+    """Follows the newest `RECENT` of the things that are called `what`, such as messages.
+
+    One thread records; `problem` may be read from any.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._recent: deque[bool] = deque(maxlen=RECENT)
+        self._refused = 0
+        self._newest = ""
+
+    def record(self, refused: str | None) -> bool:
+        """Record one more, with the reason where it was refused; whether `problem` begins or ends with it."""
+        if refused is None and not self._refused:
+            self._recent.append(False)  # asked for every message, and nearly always so
+            return False
+        before = self.problem is None
+        if len(self._recent) == RECENT:
+            self._refused -= self._recent[0]
+        self._recent.append(refused is not None)
+        if refused is not None:
+            self._refused += 1
+            self._newest = refused
+        return before != (self.problem is None)
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong while more than half are refused; None otherwise, and before there are `ENOUGH`.
+
+        >>> labels = RefusalMonitor("labels")
+        >>> [labels.record("label 'new' is unknown") for _ in range(3)], labels.problem
+        ([False, False, True], "most labels are refused, the newest: label 'new' is unknown")
+        """
+        if len(self._recent) < ENOUGH or 2 * self._refused <= len(self._recent):
+            return None
+        return f"most {self._what} are refused, the newest: {self._newest}"

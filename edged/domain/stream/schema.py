@@ -10,9 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.nearest import did_you_mean, one_of
 from edged.domain.stream.open_classes import OpenClasses
-from edged.errors import ConfigError, RejectedSampleError
+from edged.errors import ConfigError, RejectedSampleError, did_you_mean, one_of
 
 LARGEST = float(np.finfo(np.float32).max)
 

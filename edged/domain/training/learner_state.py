@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,9 @@ from edged.domain.json_fields import JsonObject
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.training.batch_pool import Recent, Reservoir
 
-if TYPE_CHECKING:
-    Weights = Mapping[str, NDArray[np.float32]]
-    Values = dict[str, NDArray[np.float32]]
+Weights = Mapping[str, NDArray[np.float32]]
+Values = dict[str, NDArray[np.float32]]
+
 
 SCARCE_SHARE = 0.3  # labels of fewer samples than that get more steps each
 MOST_TIMES = 4.0

@@ -9,14 +9,12 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from typing_extensions import Self
 
 from edged.domain.json_fields import JsonObject, Rule
 from edged.errors import TrainingError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 SCALARS = (int, str, bool, float)
 # Types of fields, and of the JSON values of other types that they are made of.

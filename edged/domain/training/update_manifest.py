@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from typing_extensions import Self
 
 from edged.domain.bundle_contents import FileEntry
 from edged.domain.json_fields import Count, Digest
 from edged.domain.training.message import Message, SparseMessage
 from edged.errors import CorruptError, TrainingError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,14 @@ Packet layout: MQTT 5.0 (OASIS, 2019) sections 2.1, 3.3 and 3.4; MQTT 3.1.1 sect
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from paho.mqtt import MQTTException
 from paho.mqtt.packettypes import PacketTypes
 
 from edged.errors import BrokerError
 from edged.mqtt.client.message import MessageProperties, OutgoingMessage, ReceivedMessage, paho_properties
-
-if TYPE_CHECKING:
-    import socket
 
 CHUNK = 64 * 1024
 ROOM = 256 * 1024

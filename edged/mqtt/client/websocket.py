@@ -6,16 +6,13 @@ Imported where it is configured, and the package websockets, which makes and rea
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import socket
 
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import CONNECTING, OPEN
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
-
-if TYPE_CHECKING:
-    import socket
 
 CHUNK = 64 * 1024
 LARGEST = 32 * 1024 * 1024

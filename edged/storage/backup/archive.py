@@ -13,16 +13,15 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+
+from typing_extensions import Self
 
 from edged.domain.bundle_contents import FileEntry
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, RefusedError, TrainingError
 from edged.storage.files.archive import ArchiveReader, ArchiveWriter, blocks_of
 from edged.storage.files.checksummed_json import seal, unseal
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 MANIFEST, SIGNATURE = "backup.json", "backup.sig"
 MOST_FILES, LONGEST_MANIFEST = 20_000, 8 << 20

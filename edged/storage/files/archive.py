@@ -13,13 +13,12 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 from zipfile import ZIP64_LIMIT, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from edged.errors import CorruptError, RefusedError
+from typing_extensions import Self
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from edged.errors import CorruptError, RefusedError
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o600 << 16

@@ -17,14 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+
+from typing_extensions import Self
 
 from edged.domain.bundle_contents import FileEntry
 from edged.errors import CorruptError, EdgedError, StorageError
 from edged.storage.files.checksummed_json import read_sealed, seal
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 STAGING = ".staging-"
 MANIFEST = "manifest.json"

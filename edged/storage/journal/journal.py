@@ -9,24 +9,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+from typing_extensions import Self
 
 from edged.domain.audit_chain import AuditEntry, Link
 from edged.domain.commands.rules import OPEN, State
+from edged.domain.federated.round_orders import FleetModelResult, RoundResult, TrainedWeights
 from edged.domain.json_fields import JsonObject
 from edged.domain.training.training_run import Received, RunCause, RunEnd, RunResult
 from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.database import connect, snapshot, transaction
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from edged.domain.federated.round_orders import FleetModelResult, RoundResult, TrainedWeights
-
-    # What the kinds of runs end with.
-    RunProduct: TypeAlias = RunResult | Received | RoundResult | TrainedWeights | FleetModelResult | RunEnd
 
 DATABASE = "state.db"
 AHEAD = 1_000_000  # numbers of messages that the stored bound is ahead
@@ -48,6 +43,8 @@ _COMMANDS = CheckedTable(
     "id",
     ("request", "answer"),
 )
+
+RunProduct: TypeAlias = RunResult | Received | RoundResult | TrainedWeights | FleetModelResult | RunEnd
 
 FORMAT = 1
 TABLES = (

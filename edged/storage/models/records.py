@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from typing_extensions import Self
 
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import Verdict
@@ -13,10 +15,6 @@ from edged.domain.training.message import Message
 from edged.domain.training.training_run import ModelData
 from edged.errors import StorageError, TrainingError
 from edged.storage.files.atomic import read_manifest
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 MODELS = "models"
 Status = Literal["candidate", "champion", "good", "retired", "rejected", "rolled_back"]

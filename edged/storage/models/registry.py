@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import get_args
 
 from edged.domain.audit_chain import AuditEntry
+from edged.domain.bundle_contents import MODEL
 from edged.domain.judging.verdict import Verdict
-from edged.domain.model_files import MODEL
 from edged.domain.training.training_run import ModelData
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic

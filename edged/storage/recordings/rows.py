@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.nearest import did_you_mean
-from edged.errors import ConfigError
+from edged.errors import ConfigError, did_you_mean
 
 LABEL_COLUMNS = ("y", "label", "target")
 TIME_COLUMNS = ("t", "time", "timestamp")

@@ -16,14 +16,13 @@ from importlib import import_module
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
+
+from typing_extensions import Self
 
 from edged.domain.line_protocol import parse_line
 from edged.errors import ConfigError, RejectedSampleError, UnavailableError
 from edged.storage.recordings.rows import ABSENT
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Fields = dict[str, Any]
 

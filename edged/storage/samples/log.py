@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from edged.clock import Ages, Clock
 from edged.domain.commits.commit_group import JoinChanges
@@ -26,6 +26,7 @@ from edged.domain.seeded_rng import is_holdout
 from edged.domain.stream.open_classes import OpenClasses
 from edged.domain.stream.sample import Batch, HeldLabel, LabelUpdate, Rejected
 from edged.domain.stream.schema import Schema
+from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files import database
 from edged.storage.samples import eviction, side_tables
@@ -53,11 +54,6 @@ from edged.storage.samples.tables import (
     numbers_of,
     write_stream,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 
 PACKET_IDS = 65_535  # as many as MQTT has: more cannot be in flight
 CLEAN_SECONDS = 60.0

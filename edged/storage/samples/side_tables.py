@@ -11,18 +11,15 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.commits.commit_group import JoinChanges
 from edged.domain.stream.open_classes import OpenClass
 from edged.domain.stream.sample import HeldLabel, LabelValue, Rejected
+from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.samples import label_actions
-
-if TYPE_CHECKING:
-    from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 
 # classes.becomes  the output that counts in its place, -1 for none; see OpenClass.
 TABLES = (

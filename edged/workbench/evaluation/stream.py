@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.config import Config
-from edged.domain.nearest import did_you_mean, one_of
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.stream.windowing import Windowing, WindowRules
-from edged.errors import ConfigError, RejectedSampleError
+from edged.errors import ConfigError, RejectedSampleError, did_you_mean, one_of
 from edged.storage.recordings.rows import Recording
 from edged.storage.recordings.samples import cut_windows
 

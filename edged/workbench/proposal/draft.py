@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from edged.domain.nearest import one_of
+from edged.errors import one_of
 from edged.workbench.proposal.machines import LABEL_DOMAINS, Machine, ProposedField, place
 from edged.workbench.proposal.survey import ENOUGH, MOST_WORDS, Topic
 

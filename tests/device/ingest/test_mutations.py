@@ -33,8 +33,7 @@ from tests.device.partners import Connection, Sink, Supervisor, watchdog
 from tests.mutations import Mutations
 
 if TYPE_CHECKING:
-    from edged.domain.commits.commit_group import CommitGroup
-    from edged.domain.commits.redelivery import Packet
+    from edged.domain.commits.commit_group import CommitGroup, Packet
     from edged.domain.stream.sample import Batch, Reading, Seen
 
 GROUP = 500

@@ -1,4 +1,4 @@
-"""The one exception tree of edged, and the suggestions that errors make for unknown names.
+"""The one exception tree of edged, what errors say of unknown names, and packages that may be missing.
 
 Every error says what happened, where, and what to do about it. `str(error)` is the single line a
 person reads; the parts stay available as attributes for logs and MQTT answers.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from importlib import import_module
 from itertools import islice
+from types import ModuleType
 
 
 class EdgedError(Exception):
@@ -187,3 +189,18 @@ def _nearest(name: str, known: tuple[str, ...]) -> int | None:
 
     near = difflib.get_close_matches(name, known, n=1)
     return known.index(near[0]) if near else None
+
+
+def required(package: str, extra: str, where: str) -> ModuleType:
+    """Import a package that an extra installs.
+
+    Raises UnavailableError when it is not installed; the error names the extra that brings it.
+    """
+    try:
+        return import_module(package)
+    except ImportError as problem:
+        raise UnavailableError(
+            f"the package {package.partition('.')[0]} is missing: {problem}",
+            where=where,
+            remedy=f'pip install "edged[{extra}]"',
+        ) from problem

@@ -13,15 +13,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
+from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 
 from edged import __version__
 from edged.cli import output
 from edged.cli.bundles import artifacts_app, keys_app, model_app
-from edged.cli.completion import completion, prepare
 from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
 from edged.cli.ingest import ingest
@@ -50,11 +50,19 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(fleet_app, name="fleet")
 app.add_typer(web_app, name="web")
 
+VARIABLE = "_EDGED_COMPLETE"
+Shell = Literal["bash", "zsh", "fish"]
 INTERRUPTED = 130
 START = "Start with `edged demo` (needs nothing) or `edged init` (listens to your broker).\n"
 
 # Typer has click inside or beside it, depending on its version: the base of all its usage errors.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]
+
+
+def prepare() -> None:
+    """Let typer answer a shell that asks for completions; it does nothing at other times."""
+    if VARIABLE in os.environ:
+        completion_init()
 
 
 def main() -> int:
@@ -352,7 +360,12 @@ app.command("restore")(restore)
 app.command("import")(import_data)
 app.command("ctl")(ctl)
 app.command("ingest")(ingest)
-app.command("completion")(completion)
+
+
+@app.command("completion")
+def completion(shell: Annotated[Shell, Argument(help="bash, zsh or fish")]) -> None:
+    """Print the completion script of a shell, for example for `source <(edged completion bash)`."""
+    sys.stdout.write(get_completion_script(prog_name="edged", complete_var=VARIABLE, shell=shell) + "\n")
 
 
 # ---- models --------------------------------------------------------------------------------

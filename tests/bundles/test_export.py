@@ -18,7 +18,7 @@ from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.templates import cnn1d, gru, mlp
 from edged.engines import open_engine
 from edged.engines.native import api
-from edged.engines.onnx.metadata import input_width, with_metadata
+from edged.engines.onnx.fields import input_width, with_metadata
 from edged.engines.portable.engine import PortableEngine
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError

@@ -9,7 +9,7 @@ from edged import __version__
 from edged.device.events import Extension
 from edged.device.live_pipeline import LivePipeline
 from edged.device.outbound.publisher import OutboundRouter
-from edged.device.promotion.summary import StoredSummary, stored_summary
+from edged.device.promotion.rollout import StoredSummary, stored_summary
 from edged.device.reports import (
     BufferMetrics,
     BufferState,

@@ -14,10 +14,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from edged.config import MqttConfig
-from edged.errors import BrokerError, ConfigError
+from edged.errors import BrokerError, ConfigError, required
 from edged.mqtt.client.message import paho_properties
 from edged.mqtt.client.packets import PacketSocket
-from edged.mqtt.optional_packages import required
 
 if TYPE_CHECKING:
     import ssl

@@ -18,10 +18,9 @@ from pydantic_core import from_json
 
 from edged.domain.line_protocol import Record
 from edged.domain.line_protocol import parse as parse_lines
-from edged.errors import RejectedSampleError
+from edged.errors import RejectedSampleError, required
 from edged.mqtt.codecs.objects import Parse, check_size
 from edged.mqtt.field_access import Message
-from edged.mqtt.optional_packages import required
 
 _SPACE = " \t\r\n"
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from edged.errors import RejectedSampleError
-from edged.mqtt.optional_packages import required
+from edged.errors import RejectedSampleError, required
 
 NAMESPACE = "spBv1.0"
 BDSEQ = "bdSeq"

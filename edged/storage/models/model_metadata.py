@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from edged import __version__
 from edged.domain.bundle_contents import BundleContents
 from edged.domain.stream.schema import Schema
-from edged.engines.onnx.metadata import PREFIX, input_width, with_metadata
+from edged.engines.onnx.fields import PREFIX, input_width, with_metadata
 from edged.storage.models.records import ModelRecord
 
 

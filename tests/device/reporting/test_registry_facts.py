@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edged.device.promotion.summary import SUMMARY, StoredSummary
+from edged.device.promotion.rollout import SUMMARY, StoredSummary
 from edged.device.reporting.status import RegistryFacts
 from edged.errors import StorageError
 from edged.storage.models.registry import Registry

@@ -177,7 +177,9 @@ class ConvolutionLayer:
     def _by_channel(self, x: str, gradient: str) -> str:
         """Depthwise: for every tap Σ ḡ∘x, the sum over batch and windows."""
         to, windows = self.to, self.windows
-        axes = to.sizes(0, *self.spatial)
+        axes = to.sizes(0, 2) if windows.short else to.sizes(0, *self.spatial)
+        if windows.short:
+            gradient = to.add("Reshape", [gradient, to.sizes(0, 0, -1)])
         sums = [
             to.add("ReduceSum", [to.add("Mul", [gradient, shifted]), axes], keepdims=0)
             for shifted in every_tap(x, windows, to)

@@ -7,10 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 
 from edged.bundles.autodiff.tape import Dim
 from edged.bundles.graph.writer import NodeWriter, attributes_of, untrainable
+
+# Rows up to this length are copied faster when they are joined: a tenth to a fifth of the time of a filter
+# gradient at 14 columns, none at 28 and 16 rows or more.
+SHORT = 24
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,12 @@ class Windows:
     def extents(self) -> tuple[int, ...]:
         """From the first to the last position that a window covers."""
         return tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, self.kernel, strict=True))
+
+    @property
+    def short(self) -> bool:
+        """Whether windows lie at every position of short rows, so that joining the rows is worth while."""
+        dense = self.rank == 2 and set(self.strides) == {1} and self.area > 1
+        return dense and self.out[1] == self.sizes[1] <= SHORT
 
     @property
     def taps(self) -> Iterator[tuple[int, ...]]:
@@ -134,7 +145,12 @@ def _padding(
 
 
 def every_tap(x: str, windows: Windows, to: NodeWriter) -> list[str]:
-    """What all windows have at each tap: `x (a, b, sizes...)` cut to `(a, b, out...)`, once for every tap."""
+    """What all windows have at each tap: `x (a, b, sizes...)` cut to `(a, b, out...)`, once for every tap.
+
+    Where `windows.short` is true, the spatial axes come out joined.
+    """
+    if windows.short:
+        return _joined(x, windows, to)
     wide = padded(x, windows, to)
     return [tap(wide, at, windows, 2, to) for at in windows.taps]
 
@@ -154,3 +170,27 @@ def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: NodeWrite
     stops = [a + (o - 1) * s + 1 for a, o, s in zip(starts, windows.out, windows.strides, strict=True)]
     axes = to.sizes(*range(first, first + windows.rank))
     return to.add("Slice", [x, to.sizes(*starts), to.sizes(*stops), axes, to.sizes(*windows.strides)])
+
+
+def _joined(x: str, windows: Windows, to: NodeWriter) -> list[str]:
+    """Rows one behind the other, so that a tap is one stretch of an image instead of many short rows.
+
+    What a shift to the side brings in from the row before or after is set to 0 first.
+    """
+    width, (above, left), (below, right) = windows.sizes[1], windows.begin, windows.end
+    rows = to.add("Reshape", [x, to.sizes(0, 0, -1)])
+    ends = [0, 0, above * width + left, 0, 0, below * width + right]
+    line = to.add("Pad", [rows, to.sizes(*ends)])
+    column = (np.arange((windows.sizes[0] + above + below) * width + left + right) - left) % width
+    shifts = [t * windows.dilations[1] for t in range(windows.kernel[1])]
+    lines = []
+    for shift in shifts:
+        reached = column - (shift - left)
+        inside = ((reached >= 0) & (reached < width)).astype(np.float32)
+        lines.append(line if inside.all() else to.add("Mul", [line, to.constant(inside)]))
+    taps = []
+    for row, at in windows.taps:
+        start = row * windows.dilations[0] * width + shifts[at]
+        bounds = to.sizes(start), to.sizes(start + windows.out[0] * width)
+        taps.append(to.add("Slice", [lines[at], *bounds, to.sizes(2)]))
+    return taps

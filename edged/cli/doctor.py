@@ -20,7 +20,7 @@ from edged.device.commands.keys import counting
 from edged.device.startup.bootstrap import with_own_keys
 from edged.domain.commands.rules import CLOCK_SET
 from edged.domain.messages.requests import READS
-from edged.domain.stream.admission import ENOUGH
+from edged.domain.stream.admission import MIN_OUTCOMES
 from edged.domain.training.message import SparseMessage
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
@@ -318,7 +318,7 @@ def _arrivals(arrivals: Arrivals, seconds: float, unit: str) -> Iterator[CheckRe
             yield _ok("messages", summary)
             continue
         why, often = count.refused.most_common(1)[0]
-        level: Level = "error" if refused >= max(ENOUGH, count.messages) else "warning"
+        level: Level = "error" if refused >= max(MIN_OUTCOMES, count.messages) else "warning"
         remedy = "correct the section stream, or the sender"
         yield CheckResult(
             "messages", level, f"{summary}, {refused:,} would be rejected, {often:,} of them: {why}", remedy

@@ -27,10 +27,9 @@ from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, StreamReporter
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.device.pipeline import Host
-from edged.device.promotion.rollout import LearningSummary
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reporting.periodic import Endings, PeriodicReporter
-from edged.device.reporting.status import StatusCollector
+from edged.device.reporting.status import LearningSummary, StatusCollector
 from edged.device.settings import Pauses, Settings
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import OpenState

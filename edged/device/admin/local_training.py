@@ -11,7 +11,7 @@ from edged.device.admin.local_state import local_entry, lock_state, model_reader
 from edged.device.events import Events
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
-from edged.device.promotion.rollout import SUMMARY, StoredSummary
+from edged.device.reporting.status import SUMMARY, StoredSummary
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import unfinished
 from edged.domain.json_fields import JsonObject

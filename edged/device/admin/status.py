@@ -9,7 +9,7 @@ from edged.clock import SystemClock
 from edged.config import Config
 from edged.device.admin.local_state import head_of
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
-from edged.device.promotion.rollout import stored_summary
+from edged.device.reporting.status import stored_summary
 from edged.device.reports import Health, LocalStatus, ModelStatus, TrainingStatus
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.text import when

@@ -57,8 +57,11 @@ LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the ru
 
 def needed_labels(config: TrainingConfig, *, labels_itself: bool = False) -> int:
     """Return how many new labels are worth a run; where only the schedule starts one, a single label is."""
-    usual = UNHURRIED if labels_itself else USUAL_LABELS if config.new_labels is None else 1
-    return config.new_labels or usual
+    if config.new_labels:
+        return config.new_labels
+    if labels_itself:
+        return UNHURRIED
+    return USUAL_LABELS if config.new_labels is None else 1
 
 
 def backoff_rules(config: TrainingConfig) -> BackoffRules:

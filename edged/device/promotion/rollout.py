@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.clock import Clock
-from edged.device.events import Events, Listener
+from edged.device.events import Events
 from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.device.promotion.model_store import ModelStore, discard
 from edged.device.serving.predictor import Predictor
@@ -24,18 +23,15 @@ from edged.domain import outcomes
 from edged.domain.events import (
     CandidateRejected,
     CandidatesRefused,
-    Event,
     ModelPromoted,
     ModelRolledBack,
 )
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import RefusalStreak, Verdict
 from edged.domain.protocols import ServedModel
-from edged.domain.training.message import Message
 from edged.domain.training.training_run import Candidate, JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
-from edged.logs import disk_may_refuse, get_logger
-from edged.storage.models.registry import Registry
+from edged.logs import get_logger
 
 log = get_logger("edged.succession")
 
@@ -282,41 +278,3 @@ class Rollout:
         summary = outcomes.rolled_back(before, served.version, reason)
         self.events.event(ModelRolledBack(before, served.version, reason, summary))
         return change
-
-
-# ---- effect of the newest labels in plain words, stored across restarts -------------------------
-
-SUMMARY = "learned"  # name of the registry's value
-SUMMARISED = (
-    "training_finished", "training_paused", "candidate_rejected", "candidates_refused", "model_promoted",
-    "model_rolled_back",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StoredSummary(Message):
-    """Summary of the newest event about learning, and when it was (Unix seconds); None before the first."""
-
-    summary: str | None = None
-    summary_ts: float | None = None
-
-
-def stored_summary(registry: Registry) -> StoredSummary:
-    """Read the newest summary from the registry."""
-    return StoredSummary.from_json(registry.get_value(SUMMARY) or {})
-
-
-class LearningSummary(Listener):
-    """Stores the summary of the newest event about learning in `registry`."""
-
-    def __init__(self, registry: Registry, clock: Clock) -> None:
-        self._registry = registry
-        self._clock = clock
-
-    def event(self, event: Event) -> None:
-        """Store the summary of an event; if the disk refuses it, the older one stays."""
-        summary = event.to_json().get("summary") if event.name in SUMMARISED else None
-        if not isinstance(summary, str) or not summary:
-            return
-        with disk_may_refuse(log, "summary_not_kept"):
-            self._registry.set_value(SUMMARY, StoredSummary(summary, self._clock.now()).to_json())

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edged import __version__
-from edged.device.events import Extension
+from edged.clock import Clock
+from edged.device.events import Extension, Listener
 from edged.device.live_pipeline import LivePipeline
 from edged.device.outbound.publisher import OutboundRouter
-from edged.device.promotion.rollout import StoredSummary, stored_summary
 from edged.device.reports import (
     BufferMetrics,
     BufferState,
@@ -38,8 +38,11 @@ from edged.device.startup.recovery import Recovery
 from edged.domain.audit_chain import Link
 from edged.domain.commands.tasks import RunningCommands
 from edged.domain.drift.signals import DriftSignal
+from edged.domain.events import Event
 from edged.domain.judging.metrics import QualityFigures
+from edged.domain.training.message import Message
 from edged.host.vitals import VitalsReader
+from edged.logs import disk_may_refuse, get_logger
 from edged.mqtt.client.session import Session
 from edged.storage.journal.journal import RunRecord
 from edged.storage.models.records import ModelRecord, Reign
@@ -330,3 +333,41 @@ class _Rate:
         if elapsed >= RATE_SECONDS:
             self._at, self._count, self._rate = monotonic, count, round(more / elapsed, 2)
         return self._rate
+
+
+log = get_logger("edged.promote")
+
+SUMMARY = "learned"  # name of the registry's value
+SUMMARISED = (
+    "training_finished", "training_paused", "candidate_rejected", "candidates_refused", "model_promoted",
+    "model_rolled_back",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StoredSummary(Message):
+    """Summary of the newest event about learning, and when it was (Unix seconds); None before the first."""
+
+    summary: str | None = None
+    summary_ts: float | None = None
+
+
+def stored_summary(registry: Registry) -> StoredSummary:
+    """Read the newest summary from the registry."""
+    return StoredSummary.from_json(registry.get_value(SUMMARY) or {})
+
+
+class LearningSummary(Listener):
+    """Stores the summary of the newest event about learning in `registry`."""
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._registry = registry
+        self._clock = clock
+
+    def event(self, event: Event) -> None:
+        """Store the summary of an event; if the disk refuses it, the older one stays."""
+        summary = event.to_json().get("summary") if event.name in SUMMARISED else None
+        if not isinstance(summary, str) or not summary:
+            return
+        with disk_may_refuse(log, "summary_not_kept"):
+            self._registry.set_value(SUMMARY, StoredSummary(summary, self._clock.now()).to_json())

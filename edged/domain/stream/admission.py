@@ -16,8 +16,8 @@ from edged.domain.arrays import quantiles
 from edged.domain.token_bucket import TokenBucket
 
 MOST_KEYS = 10_000
-RECENT = 100  # messages or labels of which most may be refused
-ENOUGH = 3
+OUTCOMES_KEPT = 100  # messages or labels of which most may be refused
+MIN_OUTCOMES = 3
 KNOWN = 100  # readings from which the usual range of a feature follows
 BEYOND = 1000.0  # times its range, and as many times its largest value, a value may lie outside of it
 LASTING = 20  # samples of a key in a row with such values: its sensor measures something else by now
@@ -322,14 +322,14 @@ class AdmissionControl:
 
 
 class RefusalMonitor:
-    """Follows the newest `RECENT` of the things that are called `what`, such as messages.
+    """Follows the newest `OUTCOMES_KEPT` of the things that are called `what`, such as messages.
 
     One thread records; `problem` may be read from any.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._recent: deque[bool] = deque(maxlen=RECENT)
+        self._recent: deque[bool] = deque(maxlen=OUTCOMES_KEPT)
         self._refused = 0
         self._newest = ""
 
@@ -339,7 +339,7 @@ class RefusalMonitor:
             self._recent.append(False)  # asked for every message, and nearly always so
             return False
         before = self.problem is None
-        if len(self._recent) == RECENT:
+        if len(self._recent) == OUTCOMES_KEPT:
             self._refused -= self._recent[0]
         self._recent.append(refused is not None)
         if refused is not None:
@@ -349,12 +349,12 @@ class RefusalMonitor:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong while more than half are refused; None otherwise, and before there are `ENOUGH`.
+        """The problem while more than half of at least `MIN_OUTCOMES` are refused; None otherwise.
 
         >>> labels = RefusalMonitor("labels")
         >>> [labels.record("label 'new' is unknown") for _ in range(3)], labels.problem
         ([False, False, True], "most labels are refused, the newest: label 'new' is unknown")
         """
-        if len(self._recent) < ENOUGH or 2 * self._refused <= len(self._recent):
+        if len(self._recent) < MIN_OUTCOMES or 2 * self._refused <= len(self._recent):
             return None
         return f"most {self._what} are refused, the newest: {self._newest}"

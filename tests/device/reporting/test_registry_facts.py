@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edged.device.promotion.rollout import SUMMARY, StoredSummary
-from edged.device.reporting.status import RegistryFacts
+from edged.device.reporting.status import SUMMARY, RegistryFacts, StoredSummary
 from edged.errors import StorageError
 from edged.storage.models.registry import Registry
 from tests.storage.models.test_registry import crowned
